@@ -34,7 +34,7 @@ class UsageError(DmabufMpError):
     """A flag or an argument is wrong; the message says which and what would be right."""
 
 
-class Unsupported(DmabufMpError):  # noqa: N818 - it is an answer, not an error
+class Unsupported(DmabufMpError):
     """This machine cannot do it: move on to the next path, or skip."""
 
 

@@ -6,15 +6,14 @@ built from it. `Backend` and `Device` are its live half, used by workers only.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
-from dmabuf_mp.model import Path
-
 if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
     from dmabuf_mp.fds import Fd
-    from dmabuf_mp.model import DeviceInfo, Json
+    from dmabuf_mp.model import DeviceInfo, Json, Path
     from dmabuf_mp.patterns import Pattern
 
 
@@ -63,7 +62,7 @@ class Offer:
 
 @dataclass(frozen=True, slots=True)
 class CheckCounts:
-    """What a check found: positions are words and tail bytes; `first_offset_bytes` is None without a mismatch."""
+    """What a check found, in positions (words and tail bytes); the first offset is None without a mismatch."""
 
     matched: int
     mismatched: int
