@@ -74,11 +74,7 @@ def test_the_check_fails_for_each_kind_of_leak_and_for_nothing_else(tmp_path: Pa
         cwd=tmp_path,
         check=False,
     )
-    caught = {
-        line.split("::")[1].split(" ")[0]
-        for line in run.stdout.splitlines()
-        if line.startswith("ERROR test_")
-    }
+    caught = set(re.findall(r"^ERROR test_leaking.py::(\w+)", run.stdout, re.MULTILINE))
     assert caught == {
         "test_fd",
         "test_fd_under_an_old_number",
