@@ -5,12 +5,12 @@ A `Scenario` is what an author wrote, validated and expanded; a `Report` is what
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Literal
+from typing import Literal, Protocol
 
-Json = None | bool | int | float | str | list["Json"] | dict[str, "Json"]
+Json = None | bool | int | float | str | Sequence["Json"] | Mapping[str, "Json"]
 RoleName = Literal["producer", "relay", "consumer"]
 RoleFunction = Callable[..., object]
 
@@ -212,6 +212,33 @@ class Report:
         for scenario in self.scenarios:
             counts[scenario.outcome.value] += 1
         return counts
+
+
+@dataclass(frozen=True, slots=True)
+class RunSettings:
+    """How a run is to be made; `mapping` is pairs of (selector pattern, selector), `seed` is 32 bits."""
+
+    seed: int
+    repeat: int = 1
+    mapping: tuple[tuple[str, str], ...] = ()
+    fresh: bool = False
+    strict: bool = False
+    skips_ok: bool = False
+    fail_fast: bool = False
+    timeout_s: float | None = None
+
+
+class Observer(Protocol):
+    """What is told of a run while it goes on; called in the orchestrator, and must not block or fork."""
+
+    def scenario_started(self, index: int, total: int, name: str) -> None:
+        """Scenario number `index` of `total`, from 0, starts."""
+
+    def log(self, scenario: str, worker: str, line: LogLine) -> None:
+        """A worker logged a line."""
+
+    def scenario_ended(self, report: ScenarioReport, so_far: Report) -> None:
+        """A scenario ended; `so_far` is the whole report up to now."""
 
 
 # From the worst on; what a scenario with several culprits is called.
