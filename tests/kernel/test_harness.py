@@ -1,0 +1,173 @@
+"""The launcher that the tests on a real kernel rest on: does every way to fail show as one?"""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import subprocess
+import sys
+import uuid
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+pytestmark = pytest.mark.kernel
+
+HERE = Path(__file__).resolve().parent
+TIMED_OUT, NO_STATUS = 124, 125
+LONG_ENOUGH_TO_BOOT_S = 20
+
+
+class Launcher:
+    """Starts tests/kernel/boot.py, and knows the processes that came of it."""
+
+    def __init__(self, temporary: Path) -> None:
+        self.mark = f"BOOT_TEST={uuid.uuid4()}"
+        self.temporary = temporary
+        self.started: list[subprocess.Popen[str]] = []
+
+    def start(self, script: str, *options: str) -> subprocess.Popen[str]:
+        """Starts a guest that runs the shell script."""
+        name, _, value = self.mark.partition("=")
+        process = subprocess.Popen(
+            [sys.executable, HERE / "boot.py", *options, "--", "sh", "-c", script],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=os.environ | {name: value, "TMPDIR": str(self.temporary)},
+        )
+        self.started.append(process)
+        return process
+
+    def run(self, script: str, *options: str) -> tuple[int, str, str]:
+        """Runs a guest to its end; returns exit code, output, and the launcher's words."""
+        process = self.start(script, *options)
+        output, words = process.communicate()
+        return process.returncode, output, words
+
+    def processes(self) -> list[int]:
+        """All processes, of any parent, that inherited the mark."""
+        found = []
+        for folder in Path("/proc").glob("[0-9]*"):
+            try:
+                if self.mark.encode() in (folder / "environ").read_bytes().split(b"\0"):
+                    found.append(int(folder.name))
+            except OSError:  # it has ended, or is a zombie
+                continue
+        return found
+
+
+@pytest.fixture
+def launcher(tmp_path: Path) -> Iterator[Launcher]:
+    """A launcher that must leave no process and no file behind."""
+    (temporary := tmp_path / "temporary").mkdir()
+    before = set(Path("/var/tmp").iterdir())
+    launcher = Launcher(temporary)
+    yield launcher
+    left = launcher.processes()
+    for process in launcher.started:
+        process.kill()
+        process.communicate()
+    assert left == []
+    assert list(temporary.iterdir()) == []
+    assert set(Path("/var/tmp").iterdir()) <= before
+
+
+def last_lines(words: str) -> str:
+    """What the launcher printed of the console."""
+    return words.partition("the end of the guest's console:")[2]
+
+
+@pytest.mark.parametrize("release", ["6.12", "6.1"])
+def test_exit_code_and_output_come_through(launcher: Launcher, release: str) -> None:
+    script = 'uname -r; echo "to stderr" >&2; echo "$GREETING"; exit 7'
+    code, output, words = launcher.run(script, "--kernel-release", release, "--env", "GREETING=it's  me")
+    kernel, *lines = output.splitlines()
+    assert (code, lines, words) == (7, ["to stderr", "it's  me"], "")
+    assert kernel.startswith(f"{release}.")
+
+
+def test_death_by_signal_is_no_success(launcher: Launcher) -> None:
+    code, _, _ = launcher.run("kill -SEGV $$")
+    assert code == 128 + signal.SIGSEGV
+
+
+def test_only_the_kept_folder_is_writable(launcher: Launcher, tmp_path: Path) -> None:
+    (keep := tmp_path / "with a space").mkdir()
+    (beside := tmp_path / "beside").mkdir()
+    target = HERE / f"written-by-{uuid.uuid4()}"
+    script = f"""
+        set -e
+        test -z "$(ls -A /run; ls -A /dev/shm)"
+        echo fresh > /tmp/file; echo fresh > /run/file; echo fresh > /dev/shm/file
+        echo kept > '{keep}/file'
+        test ! -e '{beside}'
+        if touch {target}; then exit 1; fi
+        mount -o remount,rw /
+        if touch {target}; then exit 2; fi
+    """
+    code, output, words = launcher.run(script, "--keep", str(keep))
+    assert (code, words) == (0, "")
+    assert output.count("Read-only file system") == 2
+    assert [file.read_text() for file in keep.iterdir()] == ["kept\n"]
+    assert not target.exists()
+
+
+def test_a_guest_that_hangs_is_ended_and_its_console_shown(launcher: Launcher) -> None:
+    script = "echo the last output; echo the last console line > /dev/console; while :; do sleep 100; done"
+    code, output, words = launcher.run(script, "--timeout", str(LONG_ENOUGH_TO_BOOT_S))
+    assert (code, output) == (TIMED_OUT, "the last output\n")
+    assert f"ended after {LONG_ENOUGH_TO_BOOT_S} s" in words
+    assert "the last console line" in last_lines(words)
+
+
+def test_a_panic_is_a_failure_and_its_console_shown(launcher: Launcher) -> None:
+    code, output, words = launcher.run("echo the last output; echo c > /proc/sysrq-trigger; exit 0")
+    assert (code, output) == (NO_STATUS, "the last output\n")
+    assert "Kernel panic - not syncing" in last_lines(words)
+
+
+def test_a_guest_that_restarts_by_itself_is_a_failure(launcher: Launcher) -> None:
+    code, _, words = launcher.run("echo b > /proc/sysrq-trigger; exit 0")
+    assert code == NO_STATUS
+    assert "without an exit code" in words
+    assert "init: running the job" in last_lines(words)
+
+
+def test_a_guest_that_finds_no_memory_is_a_failure(launcher: Launcher) -> None:
+    code, _, words = launcher.run("exit 0", "--memory", "24M")
+    assert code == NO_STATUS
+    assert "without an exit code" in words
+
+
+@pytest.mark.parametrize(
+    ("number", "expected"),
+    [
+        (signal.SIGINT, 128 + signal.SIGINT),
+        (signal.SIGTERM, 128 + signal.SIGTERM),
+        (signal.SIGKILL, -signal.SIGKILL),
+    ],
+)
+def test_the_guest_ends_with_its_launcher(launcher: Launcher, number: int, expected: int) -> None:
+    process = launcher.start("echo running; while :; do sleep 100; done")
+    assert process.stdout
+    assert process.stdout.readline() == "running\n"
+    helpers = [pid for pid in launcher.processes() if pid != process.pid]
+    assert len(helpers) == 2  # QEMU and virtiofsd
+    ends = [os.pidfd_open(pid) for pid in helpers]
+    process.send_signal(number)
+    assert process.wait() == expected
+    for end in ends:
+        assert select.select([end], [], [], 10)[0], "it lives on"
+        os.close(end)
+
+
+def test_what_cannot_be_booted_says_why(launcher: Launcher, tmp_path: Path) -> None:
+    code, _, words = launcher.run("exit 0", "--keep", str(tmp_path / "absent"))
+    assert code == NO_STATUS
+    assert "absent" in words
