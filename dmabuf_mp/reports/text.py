@@ -1,0 +1,92 @@
+"""What the reports share: names without doubles, and text that is safe to print."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from dmabuf_mp.model import Outcome
+
+if TYPE_CHECKING:
+    from dmabuf_mp.model import LinkReport, LogLine, Report, ScenarioReport, WorkerReport
+
+
+def unique_names(report: Report) -> Report:
+    """Number the scenarios that share a name: `a`, `a#2`, `a#3`; doing so twice changes nothing.
+
+    A name once given stays as later scenarios come in, so that a report can be written while it grows.
+    """
+    taken: set[str] = set()
+    next_number: Counter[str] = Counter()
+    scenarios = []
+    for scenario in report.scenarios:
+        name = scenario.name
+        while name in taken:
+            next_number[scenario.name] = max(2, next_number[scenario.name] + 1)
+            name = f"{scenario.name}#{next_number[scenario.name]}"
+        taken.add(name)
+        scenarios.append(scenario if name == scenario.name else replace(scenario, name=name))
+    return replace(report, scenarios=tuple(scenarios))
+
+
+def printable(text: str) -> str:
+    r"""Spell out control characters (`\x1b`) other than tabs, so that no log moves a terminal's cursor."""
+    if text.isprintable():
+        return text
+    return "".join(c if c == "\t" or c.isprintable() else escaped(c) for c in text)
+
+
+def escaped(character: str) -> str:
+    """Return a character the way Python writes it in a string."""
+    return character.encode("unicode_escape").decode("ascii")
+
+
+def seconds(value: float) -> str:
+    """Write a time for people: milliseconds below a tenth of a second, minutes above two."""
+    if value < 0.1:
+        return f"{value * 1000:.0f} ms"
+    return f"{value:.1f} s" if value < 120 else f"{value // 60:.0f} min {value % 60:.0f} s"
+
+
+def label(worker: WorkerReport) -> str:
+    """Return a worker's name in logs: `producer`, `consumer[0]`."""
+    return worker.role if worker.role == "producer" else f"{worker.role}[{worker.index}]"
+
+
+def merged_log(scenario: ScenarioReport) -> list[tuple[str, LogLine]]:
+    """Return the lines of all workers in time order, each with its worker's label."""
+    lines = [(label(worker), line) for worker in scenario.workers for line in worker.log]
+    return sorted(lines, key=lambda item: item[1].t_s)
+
+
+def log_text(worker: str, line: LogLine) -> str:
+    """Write one line of a log: `   0.012 producer      info   filled 16384 bytes`."""
+    return f"{line.t_s:9.3f} {worker:13} {line.level:7} {printable(line.message)}"
+
+
+def details(scenario: ScenarioReport) -> list[str]:
+    """Say in full what came of a scenario: each mismatch, each path passed over, each culprit, each note."""
+    lines = []
+    for link in scenario.links:
+        name = f"{link.producer} -> {link.consumer}"
+        lines += [f"{name}: passed over {over.path}: {over.reason}" for over in link.passed_over]
+        if link.mismatches:
+            lines.append(f"{name}: {link.mismatches} mismatches by way of {link.path}{first(link)}")
+    for worker in scenario.workers:
+        if worker.reason and worker.outcome is not Outcome.PASSED:
+            pid = "" if worker.pid is None else f", pid {worker.pid}"
+            lines.append(f"{label(worker)} ({worker.device}{pid}): {worker.outcome}: {worker.reason}")
+    lines += [f"mapped: {source}={target}" for source, target in scenario.mapped.items()]
+    lines += [f"note: {note}" for note in scenario.notes]
+    return [printable(line) for line in lines]
+
+
+def first(link: LinkReport) -> str:
+    """Say where a link's data first differed."""
+    if (at := link.first_mismatch) is None:
+        return ""
+    return (
+        f"; the first at byte {at.offset_bytes:#x} (page {at.page}) in round {at.round}: "
+        f"expected {at.expected}, got {at.got} ({at.kind})"
+    )
