@@ -62,7 +62,8 @@ class Role:
 
     `memory`, `handle` and `importer` are ordered wishes, empty where the author named none.
     `options` are the backend's (`heap`, …); `function` is `package.module:function` or a callable of
-    the embedding program; `params` are handed to that function.
+    the embedding program; `params` are handed to that function. `line` and `column` are where the
+    author named that function, or else the role.
     """
 
     name: RoleName
@@ -76,6 +77,8 @@ class Role:
     function: str | RoleFunction | None = None
     params: Mapping[str, Json] = field(default_factory=dict)
     options: Mapping[str, Json] = field(default_factory=dict)
+    line: int = 1
+    column: int = 1
 
     @property
     def label(self) -> str:
@@ -85,7 +88,10 @@ class Role:
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """One scenario after validation and expansion; `size_bytes` is from 1 to 2**63 - 1."""
+    """One scenario after validation and expansion; `size_bytes` is from 1 to 2**63 - 1.
+
+    `fan_out` says that the author gave a list of consumers: there, `*` means one for each device.
+    """
 
     name: str
     size_bytes: int
@@ -99,6 +105,7 @@ class Scenario:
     process: Literal["separate", "same"] = "separate"
     expect: Outcome = Outcome.PASSED
     needs: tuple[str, ...] = ()
+    fan_out: bool = False
     matrix: Mapping[str, Json] = field(default_factory=dict)
     file: str = "<python>"
     line: int = 1

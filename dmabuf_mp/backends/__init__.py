@@ -29,6 +29,11 @@ def prefix_of(selector: str) -> str:
     return selector.partition(":")[0]
 
 
+def of(selector: str) -> Paths:
+    """Return the static half of the backend that a device selector belongs to."""
+    return paths()[prefix_of(selector)]
+
+
 def load(prefix: str) -> Backend:
     """Import a backend's live half (a worker's business) and return it."""
     backend: Backend = importlib.import_module(f"{__name__}.{prefix}.backend").BACKEND

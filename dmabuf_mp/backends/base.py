@@ -9,6 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
+from dmabuf_mp.errors import Unsupported
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
@@ -28,6 +30,20 @@ class Option:
     description: str
 
 
+def resolve_by_name(selector: str, devices: tuple[DeviceInfo, ...]) -> DeviceInfo:
+    """Return the device whose canonical selector this is; raises Unsupported with what is there."""
+    for info in devices:
+        if info.selector == selector:
+            return info
+    there = ", ".join(info.selector for info in devices) or "none"
+    raise Unsupported(f"no device {selector!r} on this machine; there is {there}")
+
+
+def always_qualifies(memory: str, producer: DeviceInfo, consumer: DeviceInfo) -> bool:
+    """Say that any pair of devices may be tried."""
+    return True
+
+
 @dataclass(frozen=True, slots=True)
 class Paths:
     """What a backend's devices can allocate, export and import, known without any driver.
@@ -35,7 +51,9 @@ class Paths:
     `exports` maps each memory to the handles it can be named by, best first, in order of preference;
     `imports` maps each importer to the (memory, handle) pairs it can read; `default_memory` is tried
     where the author named none; `by_name_only` paths are never entered on our own accord.
-    `selector_error` says what is wrong with a device selector, or None.
+    `selector_error` says what is wrong with a device selector, or None. `resolve` picks the device that a
+    selector names among those that are there, or raises Unsupported. `qualifies` says whether, by their
+    attributes alone, a pair of devices can share a memory; it only orders the search.
     """
 
     prefix: str
@@ -44,6 +62,8 @@ class Paths:
     imports: Mapping[str, tuple[tuple[str, str], ...]]
     selector_error: Callable[[str], str | None]
     selector_help: str
+    resolve: Callable[[str, tuple[DeviceInfo, ...]], DeviceInfo] = resolve_by_name
+    qualifies: Callable[[str, DeviceInfo, DeviceInfo], bool] = always_qualifies
     by_name_only: frozenset[Path] = frozenset()
     options: tuple[Option, ...] = ()
 
@@ -62,7 +82,7 @@ class Offer:
 
 @dataclass(frozen=True, slots=True)
 class CheckCounts:
-    """What a check found, in positions (words and tail bytes); the first offset is None without a mismatch."""
+    """What a check found, in positions (words and tail bytes); no first offset without a mismatch."""
 
     matched: int
     mismatched: int

@@ -1,0 +1,350 @@
+"""What a forked process does: serve one assignment after the other, until it is told to stop.
+
+A worker sends a result for every part it was given, whatever happened to it; the orchestrator takes a
+worker that ends without one for crashed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import faulthandler
+import gc
+import os
+import pickle
+import signal
+import socket
+import sys
+import threading
+import time
+import traceback
+from dataclasses import asdict
+from typing import TYPE_CHECKING
+
+from dmabuf_mp import backends, errors, ledger, roles
+from dmabuf_mp.context import Context
+from dmabuf_mp.findings import Findings, MismatchFound
+from dmabuf_mp.linux import process
+from dmabuf_mp.model import Outcome
+from dmabuf_mp.wire import Channel, Kind, json_bytes, read_payload
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from dmabuf_mp.assignment import Part
+    from dmabuf_mp.backends.base import Backend, Device
+    from dmabuf_mp.board import Board
+    from dmabuf_mp.fds import Fd
+    from dmabuf_mp.model import Json
+    from dmabuf_mp.wire import Frame
+
+# What an exception out of a role means: the outcome, and the reason code of the report.
+MEANING: tuple[tuple[type[BaseException], Outcome, str], ...] = (
+    (MismatchFound, Outcome.FAILED, "mismatch"),
+    (errors.WrongBuffer, Outcome.FAILED, "wrong_buffer"),
+    (errors.Unsupported, Outcome.SKIPPED, "unsupported"),
+    (errors.PeerGone, Outcome.ERROR, "peer_gone"),
+    (errors.ProtocolError, Outcome.ERROR, "protocol"),
+    (errors.CheckMissing, Outcome.ERROR, "no_check"),
+    (errors.ResourceRefused, Outcome.ERROR, "resource"),
+    (MemoryError, Outcome.ERROR, "resource"),
+    (errors.DriverError, Outcome.ERROR, "driver"),
+    (TimeoutError, Outcome.TIMED_OUT, "deadline"),
+)
+
+
+class Worker:
+    """The life of one worker process, from just after the fork."""
+
+    def __init__(self, control: socket.socket, boards: Sequence[Board]) -> None:
+        self._control = Channel(control, "orchestrator")
+        self._boards = boards
+        self._backends: dict[str, Backend] = {}
+        self._devices: dict[str, Device] = {}
+        self._lock = threading.Lock()
+        self._started = time.monotonic()
+
+    def serve(self) -> None:
+        """Serve until the orchestrator says stop or is gone."""
+        due = (Kind.ASSIGN, Kind.INVENTORY, Kind.RESOLVE, Kind.STOP)
+        while True:
+            frame = self._control.receive(*due, end_is_due=True)
+            if frame is None or frame.kind is Kind.STOP:
+                break
+            if frame.kind is Kind.ASSIGN:
+                self._take(frame)
+            elif frame.kind is Kind.INVENTORY:
+                self._inventory(str(frame.json()["prefix"]))
+            else:
+                self._resolve(frame)
+        for device in self._devices.values():
+            device.close()
+
+    # Answers that are not about a scenario.
+
+    def _backend(self, prefix: str) -> Backend:
+        if prefix not in self._backends:
+            self._boards[0].enter("initialise")
+            self._backends[prefix] = backends.load(prefix)
+        return self._backends[prefix]
+
+    def _inventory(self, prefix: str) -> None:
+        inventory = self._backend(prefix).inventory()
+        self._send(Kind.RESULT, asdict(inventory))
+
+    def _resolve(self, frame: Frame) -> None:
+        """Try whether the user's functions can be found; the answer is what is wrong with each."""
+        wanted = frame.json()
+        problems: dict[str, Json] = {}
+        functions = wanted["functions"]
+        search_path = wanted["search_path"]
+        if not isinstance(functions, list) or not isinstance(search_path, list):
+            raise errors.InternalError("'resolve' is malformed")
+        for function in functions:
+            try:
+                roles.resolve(str(function), [str(folder) for folder in search_path])
+            except errors.UsageError as error:
+                problems[str(function)] = str(error)
+            except BaseException as error:  # noqa: BLE001 - the user's module may raise anything
+                problems[str(function)] = f"role {function!r}: importing it raised {_one_line(error)}"
+        self._send(Kind.RESULT, problems)
+
+    # Assignments.
+
+    def _take(self, frame: Frame) -> None:
+        """Play the parts of one assignment and send a result for each."""
+        ledger_before = ledger.take()
+        for board in self._boards:
+            board.clear()
+        self._boards[0].enter("initialise")
+        payload = read_payload(frame.fds[0]) if frame.fds else frame.payload
+        frame.close()
+        try:
+            assignment: tuple[tuple[Part, ...], int] = pickle.loads(payload)
+        except Exception as error:  # noqa: BLE001 - a closure may need a module that is not here
+            self._send(
+                Kind.RESULT, {"broken": f"the role function could not be received: {_one_line(error)}"}
+            )
+            return
+        parts, link_count = assignment
+        links: list[Fd] = []
+        while len(links) < link_count:
+            links.extend(self._control.expect(Kind.LINKS).fds)
+        rest = [socket.socket(fileno=fd.take()) for fd in links]
+        threads = []
+        results: dict[str, dict[str, Json]] = {}
+        for slot, part in enumerate(parts):
+            count = (part.upstream is not None) + len(part.downstream)
+            sockets, rest = rest[:count], rest[count:]
+            player = Player(self, part, sockets, self._boards[slot], results)
+            if slot + 1 < len(parts):
+                # Both roles of `process: same`; the handshake lets them take turns.
+                threads.append(threading.Thread(target=player.play, name=part.label))
+                threads[-1].start()
+            else:
+                player.play()
+        for thread in threads:
+            thread.join()
+        self._flush()
+        grown = ledger.growth(ledger_before, ledger.take())
+        for label in (part.label for part in parts):
+            result = results.get(
+                label, {"outcome": "error", "code": "exception", "reason": "the role vanished"}
+            )
+            if grown and result["outcome"] == Outcome.PASSED:
+                result |= {"outcome": Outcome.FAILED, "code": "ledger", "reason": f"left behind: {grown}"}
+            self._send(Kind.RESULT, {"label": label, **result})
+        self._boards[0].enter("idle")
+
+    def open_device(self, selector: str) -> Device:
+        """Open a device once, however many assignments use it."""
+        with self._lock:
+            if selector not in self._devices:
+                device = self._backend(backends.prefix_of(selector)).open(selector)
+                self._devices[selector] = device
+            return self._devices[selector]
+
+    def ready(self, label: str) -> None:
+        """Tell the orchestrator that a part's device is open."""
+        self._send(Kind.READY, {"label": label})
+
+    def log(self, label: str, level: str, message: str) -> None:
+        """Send a line to the scenario's log."""
+        text = message if len(message) <= 16_384 else f"{message[:16_384]} … (cut)"
+        self._send(Kind.LOG, {"label": label, "level": level, "message": text})
+
+    def _send(self, kind: Kind, value: Json) -> None:
+        with self._lock_for_sending:
+            self._control.send(kind, json_bytes(value))
+
+    @property
+    def _lock_for_sending(self) -> threading.Lock:
+        return _SENDING
+
+    @staticmethod
+    def _flush() -> None:
+        """Push out what Python and C hold back, so that it lands in this scenario's log."""
+        for stream in (sys.stdout, sys.stderr):
+            with contextlib.suppress(OSError, ValueError, AttributeError):
+                stream.flush()
+        _libc.fflush(None)
+
+
+_SENDING = threading.Lock()
+_libc = ctypes.CDLL(None)
+
+
+class Player:
+    """One part being played: its links, its board, and the result that it owes."""
+
+    def __init__(
+        self,
+        worker: Worker,
+        part: Part,
+        sockets: Sequence[socket.socket],
+        board: Board,
+        results: dict[str, dict[str, Json]],
+    ) -> None:
+        self._worker = worker
+        self._part = part
+        self._board = board
+        self._results = results
+        deadline = time.monotonic() + part.patience_s
+        names = [part.upstream] if part.upstream is not None else []
+        names.extend(peer.label for peer in part.downstream)
+        self._channels = [
+            Channel(sock, name, board=board, deadline=deadline)
+            for sock, name in zip(sockets, names, strict=True)
+        ]
+
+    def play(self) -> None:
+        """Play the part to its end, whatever that is."""
+        findings = Findings()
+        device: Device | None = None
+        outcome, code, reason, culprit = Outcome.PASSED, "ok", "", None
+        try:
+            self._board.enter("initialise")
+            device = self._worker.open_device(self._part.device)
+            self._worker.ready(self._part.label)
+            context = self._context(device)
+            findings = context.findings
+            roles.function_of(self._part)(context)
+            context.finish()
+            self._board.enter("end")
+        except Exception as error:  # noqa: BLE001 - every failure becomes a result
+            outcome, code = _meaning(error)
+            reason = _one_line(error) if code == "exception" else str(error)
+            culprit = error.peer if isinstance(error, errors.PeerGone) else None
+            if code in ("exception", "driver"):
+                self._worker.log(self._part.label, "error", traceback.format_exc())
+            if code != "mismatch":
+                self._tell_peers(code, reason, culprit)
+        finally:
+            for channel in self._channels:
+                channel.close()
+        self._results[self._part.label] = {
+            "outcome": outcome,
+            "code": code,
+            "reason": reason[:8192],
+            "culprit": culprit,
+            "device_uuid": device.info.uuid if device is not None else None,
+            "findings": _findings(findings),
+        }
+
+    def _context(self, device: Device) -> Context:
+        part = self._part
+        first_down = 0 if part.upstream is None else 1
+
+        def log(level: str, message: str) -> None:
+            self._worker.log(part.label, level, message)
+
+        return Context(
+            part,
+            device,
+            upstream=self._channels[0] if first_down else None,
+            downstream=self._channels[first_down:],
+            board=self._board,
+            log=log,
+        )
+
+    def _tell_peers(self, code: str, reason: str, culprit: str | None) -> None:
+        """Send a fault in place of whatever is due, so that no peer waits for ever."""
+        payload = json_bytes({"kind": code, "text": reason[:4096], "culprit": culprit or self._part.label})
+        for channel in self._channels:
+            with contextlib.suppress(errors.DmabufMpError, OSError):
+                channel.send(Kind.FAULT, payload, flags=socket.MSG_DONTWAIT)
+
+
+def _findings(findings: Findings) -> dict[str, Json]:
+    value = asdict(findings)
+    value["checked_rounds"] = len(findings.checked_rounds)
+    value["passed_over"] = [list(entry) for entry in findings.passed_over[:32]]
+    return value
+
+
+def _meaning(error: BaseException) -> tuple[Outcome, str]:
+    for kind, outcome, code in MEANING:
+        if isinstance(error, kind):
+            return outcome, code
+    return Outcome.ERROR, "exception"
+
+
+def _one_line(error: BaseException) -> str:
+    """Return an exception as one line: its type, its message, and the line that raised it."""
+    text = traceback.format_exception_only(error)[-1].strip()
+    frames = traceback.extract_tb(error.__traceback__)
+    return f"{text} ({frames[-1].filename}:{frames[-1].lineno})" if frames else text
+
+
+def run(control: socket.socket, boards: Sequence[Board], streams: tuple[int, int, int], parent: int) -> None:
+    """Be a worker: called in the child just after the fork; never returns.
+
+    `streams` are the pipes for standard output, standard error and the stacks of a crash or a hang;
+    `parent` is the orchestrator's pid, recorded before the fork.
+    """
+    status = 70  # EX_SOFTWARE
+    try:
+        _settle_in(control.fileno(), streams, parent)
+        Worker(control, boards).serve()
+        status = 0
+    except errors.PeerGone:
+        status = 0  # the orchestrator is gone, and nobody is left to tell
+    except SystemExit as stop:
+        # A role that exits takes the worker with it, with the status that it asked for.
+        status = stop.code if isinstance(stop.code, int) else 0 if stop.code is None else 1
+    except BaseException:  # noqa: BLE001 - the last line of defence
+        traceback.print_exc()
+    finally:
+        Worker._flush()
+        os._exit(status & 0xFF)
+
+
+def _settle_in(control: int, streams: tuple[int, int, int], parent: int) -> None:
+    gc.freeze()  # what the parent's objects own is the parent's to close
+    process.prctl(process.PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:
+        os._exit(0)  # the orchestrator ended before the line above could tie us to it
+    process.set_name("dmabuf-mp worker")
+    signal.set_wakeup_fd(-1)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGCHLD, signal.SIGUSR1):
+        signal.signal(number, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
+    null = os.open("/dev/null", os.O_RDONLY)
+    os.dup2(null, 0)
+    os.dup2(streams[0], 1)
+    os.dup2(streams[1], 2)
+    _close_all_but({0, 1, 2, control, streams[2]})
+    sys.stdin = open(0, closefd=False)  # noqa: SIM115, PTH123 - lives as long as the process
+    sys.stdout = open(1, "w", buffering=1, errors="backslashreplace", closefd=False)  # noqa: SIM115, PTH123
+    sys.stderr = open(2, "w", buffering=1, errors="backslashreplace", closefd=False)  # noqa: SIM115, PTH123
+    faulthandler.enable(file=streams[2], all_threads=True)
+    faulthandler.register(signal.SIGUSR1, file=streams[2], all_threads=True, chain=False)
+
+
+def _close_all_but(keep: set[int]) -> None:
+    """Close every fd that is not this worker's: a sibling that held it would hide a peer's end."""
+    last = -1
+    for number in [*sorted(keep), 1 << 20]:
+        os.closerange(last + 1, number)
+        last = number
