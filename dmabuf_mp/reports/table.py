@@ -6,7 +6,6 @@ from collections import defaultdict
 from itertools import groupby
 from typing import TYPE_CHECKING
 
-from rich.table import Table
 from rich.text import Text
 
 from dmabuf_mp.model import Outcome
@@ -15,11 +14,13 @@ from dmabuf_mp.reports.text import details, printable, seconds, unique_names
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from rich.console import Console, RenderableType
+    from rich.console import Console
 
     from dmabuf_mp.model import Report, ScenarioReport
 
-WIDE = 100
+HEADINGS = ("Scenario", "Devices", "Path", "Bytes (allocated)", "Time", "Outcome", "Reason")
+RIGHT = ("Bytes (allocated)", "Time")
+REASON = 20  # columns that a reason gets at the least, before it wraps
 NAMES_SHOWN = 5
 STYLES = {
     Outcome.PASSED: "green",
@@ -32,46 +33,45 @@ BAD = "bold red"
 def show(report: Report, console: Console, *, quiet: bool = False) -> None:
     """Print the whole report; `quiet` leaves the table out, and what has to do with passes and skips."""
     report = unique_names(report)
-    if not quiet:
-        console.print(table(report) if console.width >= WIDE else narrow(report), soft_wrap=False)
-    for line in troubles(report):
-        console.print(line, soft_wrap=True)
-    if not quiet:
-        for line in left_out(report):
-            console.print(line, soft_wrap=True)
+    if not quiet and report.scenarios:
+        rows = table(report, console.width)
+        console.print(rows or narrow(report), "", soft_wrap=rows is not None, sep="\n")
+    for part in (troubles(report), Text() if quiet else left_out(report)):
+        if part:
+            console.print(part, "", soft_wrap=True, sep="\n")
     console.print(verdict_line(report), soft_wrap=True)
 
 
-def table(report: Report) -> RenderableType:
-    """Return one row for each scenario."""
-    result = Table(box=None, pad_edge=False, header_style="bold")
-    for heading in ("Scenario", "Devices", "Path", "Bytes (allocated)", "Outcome", "Time", "Reason"):
-        numeric = heading in ("Bytes (allocated)", "Time")
-        result.add_column(heading, justify="right" if numeric else "left", overflow="fold")
+def table(report: Report, width: int) -> Text | None:
+    """Return one row for each scenario, or None where the columns up to the reason do not fit."""
+    rows = [[Text(heading) for heading in HEADINGS]]
     for scenario in report.scenarios:
-        result.add_row(
-            Text(printable(scenario.name)),
-            Text(devices(scenario)),
-            Text(paths(scenario)),
-            size(scenario),
-            outcome(scenario),
-            seconds(scenario.elapsed_s),
-            Text(printable(scenario.reason)),
-        )
-    return result
+        name, reason = printable(scenario.name), printable(scenario.reason)
+        texts = (name, devices(scenario), paths(scenario), size(scenario), seconds(scenario.elapsed_s))
+        rows.append([*map(Text, texts), outcome(scenario), Text(reason)])
+    widths = [max(row[i].cell_len for row in rows) for i in range(len(HEADINGS) - 1)]
+    if sum(widths) + 2 * len(widths) + REASON > width:
+        return None
+    for row in rows:
+        for cell, heading, cells in zip(row, HEADINGS, widths, strict=False):
+            (cell.pad_left if heading in RIGHT else cell.pad_right)(cells - cell.cell_len)
+    lines = [Text("  ").join(row) for row in rows]
+    for line in lines:
+        line.rstrip()
+    lines[0].stylize("bold")
+    return Text("\n").join(lines)
 
 
-def narrow(report: Report) -> RenderableType:
-    """Return two or three short lines for each scenario, for terminals too narrow for the table."""
-    lines = Text()
+def narrow(report: Report) -> Text:
+    """Return two or three short lines for each scenario, for where the table does not fit."""
+    lines = []
     for scenario in report.scenarios:
-        lines.append_text(outcome(scenario))
-        lines.append(f"  {printable(scenario.name)}  {seconds(scenario.elapsed_s)}\n", "bold")
-        lines.append(f"    {devices(scenario)}, {paths(scenario)}, {size(scenario)} bytes\n")
+        lines.append(outcome(scenario).append(f"  {printable(scenario.name)}", "bold"))
+        lines[-1].append(f"  {seconds(scenario.elapsed_s)}", "bold")
+        lines.append(Text(f"    {devices(scenario)}, {paths(scenario)}, {size(scenario)} bytes"))
         if scenario.reason:
-            lines.append(f"    {printable(scenario.reason)}\n")
-    lines.rstrip()
-    return lines
+            lines.append(Text(f"    {printable(scenario.reason)}"))
+    return Text("\n").join(lines)
 
 
 def outcome(scenario: ScenarioReport) -> Text:
@@ -113,19 +113,20 @@ def size(scenario: ScenarioReport) -> str:
     return f"{scenario.size_bytes} ({scenario.allocated_bytes})"
 
 
-def troubles(report: Report) -> Iterator[Text]:
-    """Yield what went wrong, in full, for every scenario that neither passed nor was skipped."""
+def troubles(report: Report) -> Text:
+    """Say what went wrong, in full, for every scenario that neither passed nor was skipped."""
+    parts = []
     for scenario in report.scenarios:
         if scenario.outcome in (Outcome.PASSED, Outcome.SKIPPED, Outcome.INTERRUPTED):
             continue
-        yield Text()
-        heading = Text.assemble((printable(scenario.name), "bold"), ": ", outcome(scenario))
-        yield heading.append(f": {printable(scenario.reason)} ({printable(scenario.file)}:{scenario.line})")
-        yield from (Text(f"    {line}") for line in details(scenario))
+        part = Text.assemble((printable(scenario.name), "bold"), ": ", outcome(scenario))
+        part.append(f": {printable(scenario.reason)} ({printable(scenario.file)}:{scenario.line})")
+        parts.append(indented(part, details(scenario)))
+    return Text("\n\n").join(parts)
 
 
-def left_out(report: Report) -> Iterator[Text]:
-    """Yield why scenarios were skipped and paths passed over, each reason once with those it holds for."""
+def left_out(report: Report) -> Text:
+    """Say why scenarios were skipped and paths passed over: each reason once, with those it holds for."""
     skips: dict[tuple[str, ...], list[str]] = defaultdict(list)
     others: dict[str, list[str]] = defaultdict(list)
     for scenario in report.scenarios:
@@ -134,14 +135,18 @@ def left_out(report: Report) -> Iterator[Text]:
         elif scenario.outcome in (Outcome.PASSED, Outcome.INTERRUPTED):
             for line in details(scenario):
                 others[line].append(scenario.name)
+    parts = []
     for (reason, *lines), names in skips.items():
-        yield Text()
-        yield Text.assemble((some(names), "bold"), ": ", ("skipped", STYLES[Outcome.SKIPPED]), f": {reason}")
-        yield from (Text(f"    {line}") for line in lines)
+        skipped = ("skipped", STYLES[Outcome.SKIPPED])
+        parts.append(indented(Text.assemble((some(names), "bold"), ": ", skipped, f": {reason}"), lines))
     if others:
-        yield Text()
-    for line, names in others.items():
-        yield Text(f"{line} [{some(names)}]")
+        parts.append(Text("\n".join(f"{line} [{some(names)}]" for line, names in others.items())))
+    return Text("\n\n").join(parts)
+
+
+def indented(heading: Text, lines: list[str]) -> Text:
+    """Return a heading with lines below it."""
+    return heading.append("".join(f"\n    {line}" for line in lines))
 
 
 def some(names: list[str]) -> str:
