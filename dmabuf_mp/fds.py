@@ -18,6 +18,7 @@ class Fd:
     __slots__ = ("_number",)
 
     def __init__(self, number: int) -> None:
+        self._number = -1  # what __del__ finds, should this raise
         if number < 0:
             raise ValueError(f"a file descriptor is never negative, got {number}")
         self._number = number

@@ -77,9 +77,9 @@ def _udmabuf(size_bytes: int) -> Fd:
 
 
 def _opened_heap(name: str) -> Fd:
-    if (there := dma_heap.heaps()) and name not in there:
-        raise Unsupported(f"no heap {name!r}: {dma_heap.FOLDER} has {', '.join(there)}")
     with opening(f"{dma_heap.FOLDER}/{name}", "CONFIG_DMABUF_HEAPS"):
+        if (there := dma_heap.heaps()) and name not in there:
+            raise Unsupported(f"no heap {name!r}: {dma_heap.FOLDER} has {', '.join(there)}")
         return dma_heap.open_heap(name)
 
 
