@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Literal
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from dmabuf_mp.model import Json, RoleFunction, RoleName
+    from dmabuf_mp.model import Json, RoleName
     from dmabuf_mp.patterns import Pattern
 
 
@@ -35,6 +35,7 @@ class Part:
 
     `receives` are the attempts of the buffer that comes from `upstream`; `offers` are those of the
     buffer that goes to `downstream` (the same buffer for a relay that forwards the fd, so empty there).
+    `function` is `package.module:function` or a serialised callable, None for the built-in role.
     `patience_s` is how long it waits for a peer as the last resort.
     """
 
@@ -52,7 +53,7 @@ class Part:
     offers: tuple[Attempt, ...] = ()
     access: Literal["read", "readwrite"] = "read"
     forward: Literal["fd", "copy"] = "fd"
-    function: str | RoleFunction | None = None
+    function: str | bytes | None = None
     params: Mapping[str, Json] = field(default_factory=dict)
     options: Mapping[str, Json] = field(default_factory=dict)
     search_path: tuple[str, ...] = ()

@@ -65,7 +65,3 @@ class Board:
     def last_frame(self) -> str:
         """The frame that came last, or an empty text."""
         return self._read(_LAST)
-
-    def close(self) -> None:
-        """Give the page back."""
-        self._page.close()

@@ -61,9 +61,9 @@ class Role:
     """What one end does, as the author says it.
 
     `memory`, `handle` and `importer` are ordered wishes, empty where the author named none.
-    `options` are the backend's (`heap`, …); `function` is `package.module:function` or a callable of
-    the embedding program; `params` are handed to that function. `line` and `column` are where the
-    author named that function, or else the role.
+    `options` are the backend's (`heap`, …); `function` is `package.module:function`, a callable of
+    the embedding program, or that callable serialised; `params` are handed to that function. `line` and
+    `column` are where the author named that function, or else the role.
     """
 
     name: RoleName
@@ -74,7 +74,7 @@ class Role:
     importer: tuple[str, ...] = ()
     access: Literal["read", "readwrite"] = "read"
     forward: Literal["fd", "copy"] = "fd"
-    function: str | RoleFunction | None = None
+    function: str | bytes | RoleFunction | None = None
     params: Mapping[str, Json] = field(default_factory=dict)
     options: Mapping[str, Json] = field(default_factory=dict)
     line: int = 1
@@ -223,7 +223,10 @@ class Report:
 
 @dataclass(frozen=True, slots=True)
 class RunSettings:
-    """How a run is to be made; `mapping` is pairs of (selector pattern, selector), `seed` is 32 bits."""
+    """How a run is to be made; `mapping` is pairs of (selector pattern, selector), `seed` is 32 bits.
+
+    `search_path` is the embedding program's, for role functions; a scenario file's folder comes after it.
+    """
 
     seed: int
     repeat: int = 1
@@ -233,6 +236,7 @@ class RunSettings:
     skips_ok: bool = False
     fail_fast: bool = False
     timeout_s: float | None = None
+    search_path: tuple[str, ...] = ()
 
 
 class Observer(Protocol):

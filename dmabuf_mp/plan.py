@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from dmabuf_mp.backends.base import Inventory
-    from dmabuf_mp.model import Role, RunSettings, Scenario
+    from dmabuf_mp.model import Role, RoleFunction, RunSettings, Scenario
 
 EACH, ANY, OTHER = "*", "any", "other"
 BASE_DEADLINE_S = 30.0
@@ -97,6 +97,20 @@ def deadline_s(scenario: Scenario, settings: RunSettings) -> float:
     if scenario.timeout_s is not None:
         return scenario.timeout_s
     return BASE_DEADLINE_S + scenario.size_bytes * scenario.rounds / BYTES_PER_S
+
+
+def folder_of(scenario: Scenario) -> str:
+    """Return the folder of a scenario's file, where its role functions may lie; empty where it has none."""
+    return str(FilePath(scenario.file).resolve().parent) if scenario.file[:1] not in ("<", "-") else ""
+
+
+def serialised(function: str | bytes | RoleFunction | None) -> str | bytes | None:
+    """Return a role's function as it travels to workers: a callable, closures too, becomes bytes."""
+    if function is None or isinstance(function, (str, bytes)):
+        return function
+    from multiprocess.reduction import ForkingPickler
+
+    return bytes(ForkingPickler.dumps(function))
 
 
 def _plan_one(
@@ -238,7 +252,8 @@ def _assign(planned: Planned, settings: RunSettings) -> Planned:
     )
     chain = (scenario.producer, *scenario.relays)
     offers = {id(role): _offers(scenario, position) for position, role in enumerate(chain)}
-    folder = str(FilePath(scenario.file).resolve().parent) if scenario.file[:1] != "<" else ""
+    folder = folder_of(scenario)
+    search_path = (*settings.search_path, *((folder,) if folder else ()))
     parts: list[Part] = []
     links: list[tuple[str, str]] = []
     source: Role | None = None  # the last role in the chain whose own memory is being passed on
@@ -267,10 +282,10 @@ def _assign(planned: Planned, settings: RunSettings) -> Planned:
                 offers=offers[id(role)] if owns else (),
                 access=role.access,
                 forward=role.forward,
-                function=role.function,
+                function=serialised(role.function),
                 params=role.params,
                 options=role.options,
-                search_path=(folder,) if folder else (),
+                search_path=search_path,
             )
         )
         if owns:

@@ -6,6 +6,7 @@ A role is a function of one `Context`; these use nothing that a role of the user
 from __future__ import annotations
 
 import importlib
+import pickle
 import sys
 from typing import TYPE_CHECKING
 
@@ -43,14 +44,16 @@ def relay(context: Context) -> None:
 BUILT_IN = {"producer": produce, "consumer": consume, "relay": relay}
 
 
-def resolve(function: str, search_path: Sequence[str]) -> RoleFunction:
+def extend_path(search_path: Sequence[str]) -> None:
+    """Add folders in which a user's role may lie to the end of this process's search path."""
+    sys.path.extend(folder for folder in search_path if folder not in sys.path)
+
+
+def resolve(function: str) -> RoleFunction:
     """Import `package.module:function` and return it; raises UsageError that says what is missing.
 
     Importing runs the user's code: it is done in workers only, never in the orchestrator.
     """
-    for folder in reversed(search_path):
-        if folder not in sys.path:
-            sys.path.insert(0, folder)
     module_name, _, name = function.partition(":")
     try:
         module = importlib.import_module(module_name)
@@ -69,4 +72,11 @@ def function_of(part: Part) -> RoleFunction:
     """Return the function that plays a part: the user's, or the built-in one."""
     if part.function is None:
         return BUILT_IN[part.role]
-    return resolve(part.function, part.search_path) if isinstance(part.function, str) else part.function
+    extend_path(part.search_path)
+    if isinstance(part.function, str):
+        return resolve(part.function)
+    try:
+        role: RoleFunction = pickle.loads(part.function)
+    except Exception as error:
+        raise UsageError(f"the role function cannot be received: {type(error).__name__}: {error}") from error
+    return role

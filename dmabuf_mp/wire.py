@@ -104,8 +104,8 @@ def json_bytes(value: Json) -> bytes:
 class Channel:
     """One end of a link to a named peer; `board` is told what is waited for.
 
-    `deadline` is on the clock of time.monotonic(), or None; it is the last resort, since the
-    orchestrator judges deadlines.
+    `received` counts the frames that came. `deadline` is on the clock of time.monotonic(), or None; it
+    is the last resort, since the orchestrator judges deadlines.
     """
 
     def __init__(
@@ -116,10 +116,10 @@ class Channel:
         self._board = board
         self._deadline = deadline
         self._sent = 0
-        self._received = 0
+        self.received = 0
 
     def __repr__(self) -> str:
-        return f"<Channel to {self.peer} sent={self._sent} received={self._received}>"
+        return f"<Channel to {self.peer} sent={self._sent} received={self.received}>"
 
     def fileno(self) -> int:
         """Return the socket's number, borrowed."""
@@ -254,13 +254,13 @@ class Channel:
             raise ProtocolError(f"{self.peer} sent no frame: it starts with {data[:8]!r}")
         if version != VERSION:
             raise ProtocolError(f"{self.peer} speaks version {version} of the protocol, this is {VERSION}")
-        if sequence != self._received & 0xFFFFFFFF:
-            raise ProtocolError(f"{self.peer} sent frame {sequence} where frame {self._received} was due")
+        if sequence != self.received & 0xFFFFFFFF:
+            raise ProtocolError(f"{self.peer} sent frame {sequence} where frame {self.received} was due")
         try:
             kind = Kind(number)
         except ValueError:
             raise ProtocolError(f"{self.peer} sent a frame of the unknown kind {number}") from None
-        self._received += 1
+        self.received += 1
         return Frame(kind, data[_HEADER.size :], fds)
 
 

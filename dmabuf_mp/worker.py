@@ -49,6 +49,7 @@ MEANING: tuple[tuple[type[BaseException], Outcome, str], ...] = (
     (errors.ResourceRefused, Outcome.ERROR, "resource"),
     (MemoryError, Outcome.ERROR, "resource"),
     (errors.DriverError, Outcome.ERROR, "driver"),
+    (errors.UsageError, Outcome.ERROR, "role"),
     (TimeoutError, Outcome.TIMED_OUT, "deadline"),
 )
 
@@ -61,8 +62,7 @@ class Worker:
         self._boards = boards
         self._backends: dict[str, Backend] = {}
         self._devices: dict[str, Device] = {}
-        self._lock = threading.Lock()
-        self._started = time.monotonic()
+        self._sending = threading.Lock()
 
     def serve(self) -> None:
         """Serve until the orchestrator says stop or is gone."""
@@ -100,9 +100,10 @@ class Worker:
         search_path = wanted["search_path"]
         if not isinstance(functions, list) or not isinstance(search_path, list):
             raise errors.InternalError("'resolve' is malformed")
+        roles.extend_path([str(folder) for folder in search_path])
         for function in functions:
             try:
-                roles.resolve(str(function), [str(folder) for folder in search_path])
+                roles.resolve(str(function))
             except errors.UsageError as error:
                 problems[str(function)] = str(error)
             except BaseException as error:  # noqa: BLE001 - the user's module may raise anything
@@ -113,56 +114,52 @@ class Worker:
 
     def _take(self, frame: Frame) -> None:
         """Play the parts of one assignment and send a result for each."""
-        ledger_before = ledger.take()
         for board in self._boards:
             board.clear()
         self._boards[0].enter("initialise")
         payload = read_payload(frame.fds[0]) if frame.fds else frame.payload
         frame.close()
-        try:
-            assignment: tuple[tuple[Part, ...], int] = pickle.loads(payload)
-        except Exception as error:  # noqa: BLE001 - a closure may need a module that is not here
-            self._send(
-                Kind.RESULT, {"broken": f"the role function could not be received: {_one_line(error)}"}
-            )
-            return
+        assignment: tuple[tuple[Part, ...], int] = pickle.loads(payload)
         parts, link_count = assignment
         links: list[Fd] = []
         while len(links) < link_count:
             links.extend(self._control.expect(Kind.LINKS).fds)
         rest = [socket.socket(fileno=fd.take()) for fd in links]
-        threads = []
-        results: dict[str, dict[str, Json]] = {}
-        for slot, part in enumerate(parts):
+        players = []
+        for part, board in zip(parts, self._boards, strict=False):
             count = (part.upstream is not None) + len(part.downstream)
-            sockets, rest = rest[:count], rest[count:]
-            player = Player(self, part, sockets, self._boards[slot], results)
-            if slot + 1 < len(parts):
-                # Both roles of `process: same`; the handshake lets them take turns.
-                threads.append(threading.Thread(target=player.play, name=part.label))
-                threads[-1].start()
-            else:
-                player.play()
+            players.append(Player(self, part, rest[:count], board))
+            rest = rest[count:]
+        for player in players:
+            player.open()  # before the ledger is taken: what a driver opens once is not a leak
+        before = ledger.take()
+        self._play(players)
+        self._flush()
+        grown = ledger.growth(before, ledger.take())
+        for player in players:
+            if grown and player.outcome is Outcome.PASSED:
+                player.outcome, player.code = Outcome.FAILED, "ledger"
+                player.reason = f"left behind: {grown}"
+            self._send(Kind.RESULT, player.result())
+        self._boards[0].enter("idle")
+
+    @staticmethod
+    def _play(players: Sequence[Player]) -> None:
+        """Play one part, or both of `process: same`: the handshake makes the two take turns."""
+        threads = [threading.Thread(target=player.play) for player in players[:-1]]
+        for thread in threads:
+            thread.start()
+        players[-1].play()
         for thread in threads:
             thread.join()
-        self._flush()
-        grown = ledger.growth(ledger_before, ledger.take())
-        for label in (part.label for part in parts):
-            result = results.get(
-                label, {"outcome": "error", "code": "exception", "reason": "the role vanished"}
-            )
-            if grown and result["outcome"] == Outcome.PASSED:
-                result |= {"outcome": Outcome.FAILED, "code": "ledger", "reason": f"left behind: {grown}"}
-            self._send(Kind.RESULT, {"label": label, **result})
-        self._boards[0].enter("idle")
+        for player in players:
+            player.end()
 
     def open_device(self, selector: str) -> Device:
         """Open a device once, however many assignments use it."""
-        with self._lock:
-            if selector not in self._devices:
-                device = self._backend(backends.prefix_of(selector)).open(selector)
-                self._devices[selector] = device
-            return self._devices[selector]
+        if selector not in self._devices:
+            self._devices[selector] = self._backend(backends.prefix_of(selector)).open(selector)
+        return self._devices[selector]
 
     def ready(self, label: str) -> None:
         """Tell the orchestrator that a part's device is open."""
@@ -174,12 +171,8 @@ class Worker:
         self._send(Kind.LOG, {"label": label, "level": level, "message": text})
 
     def _send(self, kind: Kind, value: Json) -> None:
-        with self._lock_for_sending:
+        with self._sending:
             self._control.send(kind, json_bytes(value))
-
-    @property
-    def _lock_for_sending(self) -> threading.Lock:
-        return _SENDING
 
     @staticmethod
     def _flush() -> None:
@@ -190,25 +183,21 @@ class Worker:
         _libc.fflush(None)
 
 
-_SENDING = threading.Lock()
 _libc = ctypes.CDLL(None)
 
 
 class Player:
-    """One part being played: its links, its board, and the result that it owes."""
+    """One part being played: its device, its links, its board, and the result that it owes."""
 
-    def __init__(
-        self,
-        worker: Worker,
-        part: Part,
-        sockets: Sequence[socket.socket],
-        board: Board,
-        results: dict[str, dict[str, Json]],
-    ) -> None:
+    def __init__(self, worker: Worker, part: Part, sockets: Sequence[socket.socket], board: Board) -> None:
+        self.outcome, self.code, self.reason = Outcome.PASSED, "ok", ""
+        self._culprit: str | None = None
         self._worker = worker
         self._part = part
         self._board = board
-        self._results = results
+        self._device: Device | None = None
+        self._findings = Findings()
+        self._stop: SystemExit | None = None
         deadline = time.monotonic() + part.patience_s
         names = [part.upstream] if part.upstream is not None else []
         names.extend(peer.label for peer in part.downstream)
@@ -217,39 +206,58 @@ class Player:
             for sock, name in zip(sockets, names, strict=True)
         ]
 
+    def open(self) -> None:
+        """Open the part's device; what goes wrong is the part's result."""
+        self._board.enter("initialise")
+        try:
+            self._device = self._worker.open_device(self._part.device)
+            self._worker.ready(self._part.label)
+        except Exception as error:  # noqa: BLE001 - every failure becomes a result
+            self._fail(error)
+
     def play(self) -> None:
         """Play the part to its end, whatever that is."""
-        findings = Findings()
-        device: Device | None = None
-        outcome, code, reason, culprit = Outcome.PASSED, "ok", "", None
         try:
-            self._board.enter("initialise")
-            device = self._worker.open_device(self._part.device)
-            self._worker.ready(self._part.label)
-            context = self._context(device)
-            findings = context.findings
-            roles.function_of(self._part)(context)
-            context.finish()
-            self._board.enter("end")
-        except Exception as error:  # noqa: BLE001 - every failure becomes a result
-            outcome, code = _meaning(error)
-            reason = _one_line(error) if code == "exception" else str(error)
-            culprit = error.peer if isinstance(error, errors.PeerGone) else None
-            if code in ("exception", "driver"):
-                self._worker.log(self._part.label, "error", traceback.format_exc())
-            if code != "mismatch":
-                self._tell_peers(code, reason, culprit)
+            if self._device is not None:
+                context = self._context(self._device)
+                self._findings = context.findings
+                roles.function_of(self._part)(context)
+                context.finish()
+                self._board.enter("end")
+        except SystemExit as stop:
+            self._stop = stop
+        except BaseException as error:  # noqa: BLE001 - every failure becomes a result
+            self._fail(error)
         finally:
             for channel in self._channels:
                 channel.close()
-        self._results[self._part.label] = {
-            "outcome": outcome,
-            "code": code,
-            "reason": reason[:8192],
-            "culprit": culprit,
-            "device_uuid": device.info.uuid if device is not None else None,
-            "findings": _findings(findings),
+
+    def end(self) -> None:
+        """Let a role that asked for the worker's exit have it."""
+        if self._stop is not None:
+            raise self._stop
+
+    def result(self) -> dict[str, Json]:
+        """Return what the orchestrator is told."""
+        return {
+            "label": self._part.label,
+            "outcome": self.outcome,
+            "code": self.code,
+            "reason": self.reason[:8192],
+            "culprit": self._culprit,
+            "device_uuid": self._device.info.uuid if self._device is not None else None,
+            "findings": _findings(self._findings),
         }
+
+    def _fail(self, error: BaseException) -> None:
+        self.outcome, self.code = _meaning(error)
+        self.reason = _one_line(error) if self.code == "exception" else str(error)
+        self._culprit = error.peer if isinstance(error, errors.PeerGone) else None
+        if self.code in ("exception", "driver"):
+            text = "".join(traceback.format_exception(error))
+            self._worker.log(self._part.label, "error", text)
+        if self.code != "mismatch":
+            self._tell_peers()
 
     def _context(self, device: Device) -> Context:
         part = self._part
@@ -267,9 +275,10 @@ class Player:
             log=log,
         )
 
-    def _tell_peers(self, code: str, reason: str, culprit: str | None) -> None:
+    def _tell_peers(self) -> None:
         """Send a fault in place of whatever is due, so that no peer waits for ever."""
-        payload = json_bytes({"kind": code, "text": reason[:4096], "culprit": culprit or self._part.label})
+        culprit = self._culprit or self._part.label
+        payload = json_bytes({"kind": self.code, "text": self.reason[:4096], "culprit": culprit})
         for channel in self._channels:
             with contextlib.suppress(errors.DmabufMpError, OSError):
                 channel.send(Kind.FAULT, payload, flags=socket.MSG_DONTWAIT)
@@ -335,9 +344,9 @@ def _settle_in(control: int, streams: tuple[int, int, int], parent: int) -> None
     os.dup2(streams[0], 1)
     os.dup2(streams[1], 2)
     _close_all_but({0, 1, 2, control, streams[2]})
-    sys.stdin = open(0, closefd=False)  # noqa: SIM115, PTH123 - lives as long as the process
-    sys.stdout = open(1, "w", buffering=1, errors="backslashreplace", closefd=False)  # noqa: SIM115, PTH123
-    sys.stderr = open(2, "w", buffering=1, errors="backslashreplace", closefd=False)  # noqa: SIM115, PTH123
+    sys.stdin = open(0, closefd=False)  # noqa: SIM115 - lives as long as the process
+    sys.stdout = open(1, "w", buffering=1, errors="backslashreplace", closefd=False)  # noqa: SIM115
+    sys.stderr = open(2, "w", buffering=1, errors="backslashreplace", closefd=False)  # noqa: SIM115
     faulthandler.enable(file=streams[2], all_threads=True)
     faulthandler.register(signal.SIGUSR1, file=streams[2], all_threads=True, chain=False)
 
@@ -346,5 +355,6 @@ def _close_all_but(keep: set[int]) -> None:
     """Close every fd that is not this worker's: a sibling that held it would hide a peer's end."""
     last = -1
     for number in [*sorted(keep), 1 << 20]:
-        os.closerange(last + 1, number)
+        if last + 1 < number:  # an empty range starting at 0 closes everything: it ends at -1
+            os.closerange(last + 1, number)
         last = number

@@ -1,0 +1,236 @@
+"""The orchestrator: forks the workers before anything has touched a driver, hands out, watches, reaps.
+
+It is the only place that owns processes. It has one thread, and never touches a driver itself.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import os
+import platform
+import time
+from dataclasses import asdict, replace
+from typing import TYPE_CHECKING, cast
+
+from dmabuf_mp import plan
+from dmabuf_mp.backends.base import Inventory
+from dmabuf_mp.errors import PeerGone, Problem, ScenarioError
+from dmabuf_mp.model import DeviceInfo, Outcome, Report, exit_code
+from dmabuf_mp.orchestrator.loop import Interrupted, Loop
+from dmabuf_mp.orchestrator.pool import Pool
+from dmabuf_mp.orchestrator.scenario_run import ScenarioRun
+from dmabuf_mp.wire import Kind, json_bytes
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from dmabuf_mp.model import Json, LogLine, Observer, RunSettings, Scenario, ScenarioReport
+    from dmabuf_mp.orchestrator.handle import Handle
+    from dmabuf_mp.plan import Planned
+    from dmabuf_mp.wire import Frame
+
+__all__ = ["Orchestrator", "run_scenarios"]
+
+_MAX_SIDE_BY_SIDE = 8
+
+
+class Orchestrator:
+    """A run, from its scenarios to its report. Use as a context manager: leaving it ends every worker."""
+
+    def __init__(self, settings: RunSettings, *, tied_to: int | None = None) -> None:
+        self._settings = settings
+        self._loop = Loop(tied_to)
+        self._pool = Pool(self._loop, fresh=settings.fresh)
+
+    def __enter__(self) -> Orchestrator:
+        self._loop.__enter__()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._loop.__exit__()
+
+    # What a worker finds out for us, since nothing here may touch a driver or a user's code.
+
+    def _ask(self, worker: Handle, kind: Kind, question: Json, limit_s: float) -> dict[str, Json] | str:
+        """Return a worker's answer, or why there is none."""
+        answers: list[dict[str, Json]] = []
+
+        def take(frame: Frame) -> None:
+            answers.append(frame.json())
+            frame.close()
+
+        said: list[bytes] = []
+        worker.on_frame = take
+        worker.on_output = lambda _, data: said.append(data)
+        with contextlib.suppress(PeerGone):
+            worker.control.send(kind, json_bytes(question))
+        deadline = self._loop.clock.now() + limit_s * self._loop.scale
+        in_time = self._loop.wait(lambda: bool(answers) or worker.exit is not None, deadline)
+        worker.forget()
+        if answers:
+            return answers[0]
+        phase = worker.boards[0].phase or "start"
+        if not in_time:
+            return f"no answer within {limit_s:g} s, in phase '{phase}'"
+        last_words = b"".join(said).decode(errors="replace").strip().splitlines()[-1:]
+        return ": ".join([f"the worker that asked {worker.exit} in phase '{phase}'", *last_words])
+
+    def inventory(self, prefix: str, side_by_side: int = 1) -> Inventory:
+        """Return what a backend sees here; further workers initialise it meanwhile, for later use."""
+        limit_s = plan.START_DEADLINE_S + plan.INITIALISE_DEADLINE_S
+        others = [self._loop.spawn() for _ in range(min(side_by_side, _MAX_SIDE_BY_SIDE))]
+        first = others.pop()
+        for other in others:
+            with contextlib.suppress(PeerGone):
+                other.control.send(Kind.INVENTORY, json_bytes({"prefix": prefix}))
+        answer = self._ask(first, Kind.INVENTORY, {"prefix": prefix}, limit_s)
+        if isinstance(answer, str):
+            self._loop.end([first, *others], at_once=True)
+            return Inventory(reason=answer)
+        inventory = _read_inventory(answer)
+        for worker in (first, *others):
+            if not inventory.devices or not self._pool.keep(worker, (prefix,)):
+                self._loop.end([worker])
+        return inventory
+
+    def resolve_functions(self, scenarios: Sequence[Scenario]) -> None:
+        """Try in a throw-away worker whether the users' role functions can be found; raises ScenarioError."""
+        problems: list[Problem] = []
+        by_folder: dict[str, list[Scenario]] = {}
+        for scenario in scenarios:
+            if any(isinstance(role.function, str) for role in scenario.roles):
+                by_folder.setdefault(plan.folder_of(scenario), []).append(scenario)
+        for folder, of_folder in by_folder.items():
+            roles = [(s, r) for s in of_folder for r in s.roles if isinstance(r.function, str)]
+            worker = self._loop.spawn()
+            question: Json = {
+                "functions": sorted({str(role.function) for _, role in roles}),
+                "search_path": [*self._settings.search_path, *([folder] if folder else [])],
+            }
+            answer = self._ask(worker, Kind.RESOLVE, question, plan.START_DEADLINE_S)
+            self._loop.end([worker], at_once=isinstance(answer, str))
+            self._loop.sweep()
+            for scenario, role in roles:
+                wrong = answer if isinstance(answer, str) else answer.get(str(role.function))
+                if wrong is not None:
+                    problem = Problem(scenario.file, role.line, role.column, str(wrong))
+                    if problem not in problems:
+                        problems.append(problem)
+        if problems:
+            raise ScenarioError(tuple(problems))
+
+    # The run.
+
+    def run(self, scenarios: Sequence[Scenario], observer: Observer) -> Report:
+        """Run the scenarios in order; an interrupt ends in a report too."""
+        began = time.monotonic()
+        started_at = datetime.datetime.now(datetime.UTC).isoformat(timespec="milliseconds")
+        reports: list[ScenarioReport] = []
+        host = _host({})
+
+        def so_far() -> Report:
+            outcomes = tuple(report.outcome for report in reports)
+            code = exit_code(
+                outcomes,
+                interrupted_by=self._loop.interrupted_by,
+                strict=self._settings.strict,
+                skips_ok=self._settings.skips_ok,
+            )
+            elapsed_s = round(time.monotonic() - began, 6)
+            return Report(started_at, elapsed_s, code, host, tuple(reports))
+
+        planned: tuple[Planned, ...]
+        try:
+            self.resolve_functions(scenarios)
+            inventories = self._inventories(scenarios)
+            host = _host(inventories)
+            planned = plan.plan(scenarios, inventories, self._settings, self._loop.scale)
+        except Interrupted:
+            planned = plan.plan(scenarios, {}, self._settings, self._loop.scale)
+        for index, one in enumerate(planned):
+            observer.scenario_started(index, len(planned), one.scenario.name)
+            reports.append(self._run_one(one, reports, observer))
+            observer.scenario_ended(reports[-1], so_far())
+        return so_far()
+
+    def _inventories(self, scenarios: Sequence[Scenario]) -> dict[str, Inventory]:
+        found = {}
+        for prefix in plan.prefixes(scenarios, self._settings):
+            most = max(
+                sum(role.device.startswith(prefix) for role in scenario.roles) for scenario in scenarios
+            )
+            found[prefix] = self.inventory(prefix, most)
+        return found
+
+    def _run_one(
+        self, planned: Planned, before: Sequence[ScenarioReport], observer: Observer
+    ) -> ScenarioReport:
+        name = planned.scenario.name
+        refused = self._refusal(planned, before)
+
+        def log(worker: str, line: LogLine) -> None:
+            observer.log(name, worker, line)
+
+        return ScenarioRun(refused or planned, self._loop, self._pool, log).run()
+
+    def _refusal(self, planned: Planned, before: Sequence[ScenarioReport]) -> Planned | None:
+        """Return the plan refused, where something that happened before forbids to run it."""
+        bad = {Outcome.PASSED, Outcome.SKIPPED}
+        if self._loop.interrupted_by is not None:
+            return replace(
+                planned,
+                refusal="interrupted before it started",
+                refusal_code="interrupted",
+                refused_as=Outcome.INTERRUPTED,
+            )
+        if self._settings.fail_fast:
+            failed = next((report for report in before if report.outcome not in bad), None)
+            if failed is not None:
+                return replace(
+                    planned,
+                    refusal=f"not run, since {failed.name} {failed.outcome}",
+                    refusal_code="fail_fast",
+                )
+        for need in planned.scenario.needs:
+            of_that_name = [r for r in before if r.repeat == planned.repeat and _is_named(r.name, need)]
+            if not of_that_name:
+                return replace(planned, refusal=f"needs {need}, which was not run", refusal_code="needs")
+            lacking = next((r for r in of_that_name if r.outcome is not Outcome.PASSED), None)
+            if lacking is not None:
+                text = f"needs {need}, which is {lacking.outcome}"
+                return replace(planned, refusal=text, refusal_code="needs")
+        return None
+
+
+def _is_named(name: str, need: str) -> bool:
+    return name == need or name.startswith(f"{need}[")
+
+
+def _read_inventory(answer: Mapping[str, Json]) -> Inventory:
+    devices = cast("list[dict[str, Json]]", answer["devices"])
+    host = cast("Mapping[str, Json]", answer["host"])
+    return Inventory(tuple(DeviceInfo(**d) for d in devices), str(answer["reason"]), host)  # type: ignore[arg-type]
+
+
+def _host(inventories: Mapping[str, Inventory]) -> dict[str, Json]:
+    host: dict[str, Json] = {
+        "kernel": f"{platform.system()} {platform.release()}",
+        "machine": platform.machine(),
+        "python": platform.python_version(),
+        "cpus": os.cpu_count(),
+        "driver": None,
+        "software_driver": None,
+        "devices": [asdict(info) for inventory in inventories.values() for info in inventory.devices],
+    }
+    for inventory in inventories.values():
+        host.update(inventory.host)
+    return host
+
+
+def run_scenarios(
+    scenarios: Sequence[Scenario], settings: RunSettings, observer: Observer, *, tied_to: int | None = None
+) -> Report:
+    """Run scenarios in this process, which must have one thread and no driver initialised."""
+    with Orchestrator(settings, tied_to=tied_to) as orchestrator:
+        return orchestrator.run(scenarios, observer)

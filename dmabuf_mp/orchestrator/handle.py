@@ -1,0 +1,197 @@
+"""The orchestrator's side of one worker: how it is forked, what comes from it, how it ends."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import sys
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from dmabuf_mp import wire, worker
+from dmabuf_mp.board import Board
+from dmabuf_mp.errors import DmabufMpError, InternalError, ResourceRefused
+from dmabuf_mp.linux import process
+from dmabuf_mp.wire import Channel
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from dmabuf_mp.wire import Frame
+
+_READ_BYTES = 64 * 1024
+LEVELS = ("stdout", "stderr", "stack")
+
+
+@dataclass(frozen=True, slots=True)
+class Exit:
+    """How a process ended; both None where somebody else took its status."""
+
+    code: int | None = None
+    signal: str | None = None
+
+    def __str__(self) -> str:
+        if self.signal is not None:
+            return f"killed by {self.signal}"
+        return f"exited with status {self.code}" if self.code is not None else "ended with an unknown status"
+
+
+def exit_of(status: int) -> Exit:
+    """Return how a process ended by its wait status."""
+    code = os.waitstatus_to_exitcode(status)
+    if code >= 0:
+        return Exit(code=code)
+    try:
+        return Exit(signal=signal.Signals(-code).name)
+    except ValueError:
+        return Exit(signal=f"signal {-code}")
+
+
+class Handle:
+    """One worker process. `on_frame` and `on_output` are set by whoever the worker works for."""
+
+    def __init__(self, pid: int, control: Channel, pipes: tuple[int, ...], boards: tuple[Board, ...]) -> None:
+        self.pid = pid
+        self.control = control
+        self.boards = boards
+        self.pidfd = process.pidfd_open(pid)
+        self.exit: Exit | None = None
+        self.broken = ""
+        self.devices: tuple[str, ...] = ()
+        self.on_frame: Callable[[Frame], None] = _drop
+        self.on_output: Callable[[str, bytes], None] = _ignore
+        self.pipes = dict(zip(LEVELS, pipes, strict=True))
+
+    def __repr__(self) -> str:
+        return f"<Worker pid={self.pid}: {self.exit or self.boards[0].phase or 'starting'}>"
+
+    def forget(self) -> None:
+        """Work for nobody: what still comes is dropped."""
+        self.on_frame, self.on_output = _drop, _ignore
+
+    def read_frames(self) -> bool:
+        """Take every frame that is there; False at their end, or where what came is no frame."""
+        try:
+            while (frame := self._next_frame()) is not None:
+                self.on_frame(frame)
+        except BlockingIOError:
+            return True
+        except DmabufMpError as error:
+            self.broken = str(error)
+            self.signal(signal.SIGKILL)
+        return False
+
+    def _next_frame(self) -> Frame | None:
+        if self.control.closed:
+            return None
+        kinds = (wire.Kind.READY, wire.Kind.LOG, wire.Kind.RESULT)
+        return self.control.receive(*kinds, end_is_due=True, flags=socket.MSG_DONTWAIT)
+
+    def read_output(self, level: str) -> bool:
+        """Take what a pipe holds; False at its end."""
+        while True:
+            try:
+                data = os.read(self.pipes[level], _READ_BYTES)
+            except BlockingIOError:
+                return True
+            if not data:
+                return False
+            self.on_output(level, data)
+            if len(data) < _READ_BYTES:
+                return True
+
+    def drain(self) -> None:
+        """Take everything that the worker has sent and printed up to now."""
+        self.read_frames()
+        for level in self.pipes:
+            while self.read_output(level) and self._has_more(level):
+                pass
+
+    def _has_more(self, level: str) -> bool:
+        try:
+            data = os.read(self.pipes[level], _READ_BYTES)
+        except BlockingIOError:
+            return False
+        self.on_output(level, data)
+        return bool(data)
+
+    def reap(self) -> bool:
+        """Look whether the process has ended; True once it has."""
+        if self.exit is not None:
+            return True
+        try:
+            pid, status = os.waitpid(self.pid, os.WNOHANG)
+        except ChildProcessError:
+            self.exit = Exit()  # somebody else took the status: it is unknown, and never a 0
+            return True
+        if pid == 0:
+            return False
+        self.exit = exit_of(status)
+        return True
+
+    def signal(self, number: signal.Signals) -> None:
+        """Send a signal, if the process is still there and ours."""
+        if self.exit is None:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self.pid, number)
+
+    def close(self) -> None:
+        """Give back the fds; the boards stay readable for as long as this object is held."""
+        self.control.close()
+        for number in self.pipes.values():
+            os.close(number)
+        self.pipes.clear()
+        if self.pidfd is not None:
+            os.close(self.pidfd)
+            self.pidfd = None
+
+
+def _drop(frame: Frame) -> None:
+    frame.close()
+
+
+def _ignore(level: str, data: bytes) -> None:
+    pass
+
+
+def check_forkable() -> None:
+    """Refuse to fork a process with threads: a lock that one of them holds would never be released."""
+    threads = process.thread_names()
+    if len(threads) > 1:
+        raise InternalError(
+            f"the orchestrator has {len(threads)} threads ({', '.join(threads)}) and must not fork; "
+            "run it in a fresh interpreter"
+        )
+
+
+def fork() -> Handle:
+    """Fork one worker. Raises ResourceRefused where the kernel has no process or no fds left."""
+    check_forkable()
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError, ValueError, AttributeError):
+            stream.flush()
+    with contextlib.ExitStack() as undo:
+        try:
+            ours, theirs = wire.pair()
+            undo.callback(ours.close)
+            undo.callback(theirs.close)
+            pipes = []
+            for _ in LEVELS:
+                pipes.append(os.pipe2(os.O_CLOEXEC))
+                undo.callback(os.close, pipes[-1][0])
+                undo.callback(os.close, pipes[-1][1])
+            boards = (Board(), Board())
+            parent = os.getpid()
+            pid = os.fork()
+        except OSError as error:
+            raise ResourceRefused(f"no further worker can be started: {error.strerror}") from error
+        if pid == 0:
+            worker.run(theirs, boards, (pipes[0][1], pipes[1][1], pipes[2][1]), parent)
+        undo.pop_all()
+    theirs.close()
+    for read, write in pipes:
+        os.close(write)
+        os.set_blocking(read, False)
+    return Handle(pid, Channel(ours, f"worker {pid}"), tuple(read for read, _ in pipes), boards)

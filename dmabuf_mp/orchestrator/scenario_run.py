@@ -1,0 +1,375 @@
+"""One scenario from its plan to its report: hand out, watch, and judge."""
+
+from __future__ import annotations
+
+import contextlib
+import pickle
+import socket
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+from dmabuf_mp import plan, wire
+from dmabuf_mp.errors import DmabufMpError
+from dmabuf_mp.linux import process
+from dmabuf_mp.model import LogLine, Outcome, ScenarioReport, WorkerReport, verdict
+from dmabuf_mp.orchestrator.capture import Capture
+from dmabuf_mp.orchestrator.judge import End, judge, stuck
+from dmabuf_mp.orchestrator.links import link_reports
+from dmabuf_mp.orchestrator.loop import Interrupted
+from dmabuf_mp.wire import Kind
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from dmabuf_mp.assignment import Part
+    from dmabuf_mp.fds import Fd
+    from dmabuf_mp.model import Json
+    from dmabuf_mp.orchestrator.handle import Handle
+    from dmabuf_mp.orchestrator.loop import Loop
+    from dmabuf_mp.orchestrator.pool import Pool
+    from dmabuf_mp.plan import Planned
+    from dmabuf_mp.wire import Frame
+
+SETTLE_S = 2.0
+_INLINE_BYTES = 32 * 1024
+_LINKS_PER_FRAME = 200
+
+
+@dataclass(slots=True)
+class Playing:
+    """One part while it is being played."""
+
+    part: Part
+    worker: Handle
+    slot: int
+    capture: Capture
+    ready: bool = False
+    end: End | None = None
+    result: dict[str, Json] = field(default_factory=dict)
+    pid: int | None = None
+
+    @property
+    def waits_for(self) -> str | None:
+        """The peer that this part waits for, by its board."""
+        return self.worker.boards[self.slot].peer if self.end is None else None
+
+
+class ScenarioRun:
+    """The run of one planned scenario."""
+
+    def __init__(self, planned: Planned, loop: Loop, pool: Pool, log: Callable[[str, LogLine], None]) -> None:
+        self._planned = planned
+        self._loop = loop
+        self._pool = pool
+        self._log = log
+        self._began = loop.clock.now()
+        self._all_ready: float | None = None
+        self._settle: float | None = None
+        self._playing: dict[str, Playing] = {}
+        self._notes: list[str] = []
+
+    def run(self) -> ScenarioReport:
+        """Run it to its end, whatever that is; raises Interrupted only with the report made (`report`)."""
+        planned = self._planned
+        if planned.refusal:
+            return self._report(planned.refused_as, planned.refusal_code, planned.refusal)
+        try:
+            self._hand_out()
+            while not self._finished():
+                if not self._loop.wait(self._finished_or_changed(), self._deadline()):
+                    self._expire()
+        except Interrupted as reason:
+            self._end_unfinished(Outcome.INTERRUPTED, "interrupted", f"interrupted by {reason}")
+        except DmabufMpError as error:
+            self._end_unfinished(Outcome.ERROR, "resource", str(error))
+        self._give_back()
+        ends = [playing.end for playing in self._playing.values() if playing.end is not None]
+        if any(end.outcome is Outcome.INTERRUPTED for end in ends):
+            return self._report(Outcome.INTERRUPTED, "interrupted", "interrupted")
+        return self._report(*judge(ends))
+
+    # Handing out.
+
+    def _hand_out(self) -> None:
+        """Give each team to a worker, and its ends of the links with it."""
+        ends = self._make_links()
+        try:
+            for team in self._planned.teams:
+                worker = self._pool.take(tuple(part.device for part in team))
+                for slot, part in enumerate(team):
+                    self._add(part, worker, slot)
+                worker.on_frame = self._on_frame
+                worker.on_output = self._on_output_of(team[0].label)
+                numbers = [sock for part in team for sock in ends[part.label]]
+                self._send(worker, team, numbers)
+                for sock in numbers:
+                    sock.close()  # a peer must see the end when its other end goes
+        finally:
+            for sockets in ends.values():
+                for sock in sockets:
+                    sock.close()
+
+    def _make_links(self) -> dict[str, list[socket.socket]]:
+        """Return each part's ends of its links: upstream first, then downstream in order."""
+        up: dict[str, list[socket.socket]] = {part.label: [] for part in self._planned.parts}
+        down: dict[str, list[socket.socket]] = {part.label: [] for part in self._planned.parts}
+        try:
+            for producer, consumer in self._planned.links:
+                ours, theirs = wire.pair()
+                down[producer].append(ours)
+                up[consumer].append(theirs)
+        except OSError as error:
+            for sock in (s for ends in (*up.values(), *down.values()) for s in ends):
+                sock.close()
+            raise DmabufMpError(f"the links cannot be made: {error.strerror}; see 'ulimit -n'") from error
+        return {label: up[label] + down[label] for label in up}
+
+    def _add(self, part: Part, worker: Handle, slot: int) -> None:
+        def seen(line: LogLine) -> None:
+            self._log(part.label, line)
+
+        capture = Capture(lambda: self._loop.clock.now() - self._began, seen)
+        self._playing[part.label] = Playing(part, worker, slot, capture, pid=worker.pid)
+
+    @staticmethod
+    def _send(worker: Handle, team: tuple[Part, ...], sockets: list[socket.socket]) -> None:
+        payload = pickle.dumps((team, len(sockets)))
+        big: Fd | None = None
+        try:
+            if len(payload) > _INLINE_BYTES:
+                big = wire.sealed_payload(payload)
+                worker.control.send(Kind.ASSIGN, b"", (big.fileno(),), flags=socket.MSG_DONTWAIT)
+            else:
+                worker.control.send(Kind.ASSIGN, payload, flags=socket.MSG_DONTWAIT)
+            for start in range(0, len(sockets), _LINKS_PER_FRAME):
+                numbers = [sock.fileno() for sock in sockets[start : start + _LINKS_PER_FRAME]]
+                worker.control.send(Kind.LINKS, b"", numbers, flags=socket.MSG_DONTWAIT)
+        except (DmabufMpError, BlockingIOError):
+            pass  # it ended, or does not listen: its end or its deadline tells
+        finally:
+            if big is not None:
+                big.close()
+
+    # Watching.
+
+    def _on_output_of(self, label: str) -> Callable[[str, bytes], None]:
+        return self._playing[label].capture.feed
+
+    def _on_frame(self, frame: Frame) -> None:
+        message = frame.json()
+        frame.close()
+        playing = self._playing.get(str(message.get("label")))
+        if playing is None or playing.end is not None:
+            return
+        if frame.kind is Kind.READY:
+            playing.ready = True
+        elif frame.kind is Kind.LOG:
+            playing.capture.add(str(message["level"]), str(message["message"]))
+        else:
+            culprit = message["culprit"]
+            playing.result = message
+            playing.end = End(
+                playing.part.label,
+                Outcome(str(message["outcome"])),
+                str(message["code"]),
+                str(message["reason"]),
+                str(culprit) if culprit is not None else None,
+            )
+
+    def _look_for_ends(self) -> None:
+        """Notice workers that ended without a result: crashed, whatever their status is."""
+        for playing in self._unfinished():
+            worker = playing.worker
+            if worker.exit is None:
+                continue
+            board = worker.boards[playing.slot]
+            where = f"in phase '{board.phase or 'start'}'"
+            if worker.broken:
+                playing.end = End(playing.part.label, Outcome.ERROR, "protocol", worker.broken)
+            elif worker.exit.signal is None:
+                reason = f"{worker.exit} {where}, without having been told to"
+                playing.end = End(playing.part.label, Outcome.CRASHED, "exited", reason)
+            else:
+                reason = f"{worker.exit} {where}"
+                playing.end = End(playing.part.label, Outcome.CRASHED, "killed", reason)
+
+    def _unfinished(self) -> list[Playing]:
+        return [playing for playing in self._playing.values() if playing.end is None]
+
+    def _finished(self) -> bool:
+        self._look_for_ends()
+        unfinished = self._unfinished()
+        if self._all_ready is None and all(playing.ready for playing in unfinished):
+            self._all_ready = self._loop.clock.now()
+        if self._settle is None and unfinished and self._has_cause():
+            self._settle = self._loop.clock.now() + SETTLE_S * self._loop.scale
+        return not unfinished
+
+    def _has_cause(self) -> bool:
+        """Whether a part ended badly by itself, so that the others only have to follow."""
+        bad = [p.end for p in self._playing.values() if p.end and p.end.outcome is not Outcome.PASSED]
+        return any(self._playing.get(end.culprit or "", None) is None for end in bad)
+
+    def _finished_or_changed(self) -> Callable[[], bool]:
+        before = (self._all_ready, self._settle, self._phases())
+        return lambda: self._finished() or (self._all_ready, self._settle, self._phases()) != before
+
+    def _phases(self) -> tuple[bool, ...]:
+        return tuple(self._has_started(playing) for playing in self._playing.values())
+
+    @staticmethod
+    def _has_started(playing: Playing) -> bool:
+        return playing.ready or playing.end is not None or playing.worker.boards[0].phase not in ("", "idle")
+
+    # Deadlines.
+
+    def _deadline(self) -> float:
+        """Return when the next deadline is due: start, initialise, the scenario's own, or settling."""
+        if self._settle is not None:
+            return self._settle
+        if self._all_ready is not None:
+            return self._all_ready + self._planned.deadline_s
+        started = all(self._has_started(playing) for playing in self._unfinished())
+        limit = plan.INITIALISE_DEADLINE_S if started else 0.0
+        return self._began + (plan.START_DEADLINE_S + limit) * self._loop.scale
+
+    def _expire(self) -> None:
+        """End what is not finished: name who holds up the rest, and where they are stuck."""
+        unfinished = self._unfinished()
+        self._loop.stacks({playing.worker.pid: playing.worker for playing in unfinished}.values())
+        unfinished = self._unfinished()
+        if self._settle is not None:
+            cause = next(p.part.label for p in self._playing.values() if p.end and p.end.culprit is None)
+            for playing in unfinished:
+                reason = f"was {self._doing(playing)} when {cause} ended; ended by the orchestrator"
+                playing.end = End(playing.part.label, Outcome.ERROR, "peer_gone", reason, cause)
+        else:
+            waiting = {playing.part.label: playing.waits_for for playing in unfinished}
+            culprits = stuck(waiting)
+            limit_s = self._planned.deadline_s if self._all_ready is not None else None
+            for playing in unfinished:
+                self._time_out(playing, culprits, limit_s)
+        self._loop.end({playing.worker.pid: playing.worker for playing in unfinished}.values(), at_once=True)
+
+    def _time_out(self, playing: Playing, culprits: frozenset[str], limit_s: float | None) -> None:
+        label = playing.part.label
+        doing = self._doing(playing)
+        if label in culprits:
+            limit = f"within {limit_s:g} s" if limit_s is not None else "starting in time"
+            playing.end = End(label, Outcome.TIMED_OUT, "deadline", f"did not finish {limit}: {doing}")
+        else:
+            culprit = sorted(culprits)[0]
+            playing.end = End(label, Outcome.ERROR, "peer_gone", f"was {doing}", culprit)
+
+    @staticmethod
+    def _doing(playing: Playing) -> str:
+        """Say what a worker is at: its phase, whom it waits for, the last frame, whether it is stopped."""
+        board = playing.worker.boards[playing.slot]
+        text = f"in phase '{board.phase or 'start'}'"
+        if board.peer is not None:
+            text += f", waiting for '{board.due}' from {board.peer}"
+        if board.last_frame:
+            text += f", after {board.last_frame}"
+        state = process.state(playing.worker.pid)
+        if state in ("T", "t"):
+            text += ", stopped by a signal"
+        elif state == "D":
+            text += ", inside a call of the kernel (state D)"
+        return text
+
+    # The end.
+
+    def _end_unfinished(self, outcome: Outcome, code: str, reason: str) -> None:
+        for part in self._planned.parts:
+            playing = self._playing.get(part.label)
+            if playing is not None and playing.end is None:
+                playing.end = End(part.label, outcome, code, reason)
+        if not self._playing:
+            self._notes.append(reason)
+        self._loop.end(
+            {playing.worker.pid: playing.worker for playing in self._playing.values()}.values(), at_once=True
+        )
+
+    def _give_back(self) -> None:
+        """Keep workers that passed for the next scenario; end all others, and what they left behind."""
+        by_pid: dict[int, list[Playing]] = {}
+        for playing in self._playing.values():
+            by_pid.setdefault(playing.worker.pid, []).append(playing)
+        clean = {Outcome.PASSED, Outcome.SKIPPED}
+        ending = []
+        for team in by_pid.values():
+            worker = team[0].worker
+            worker.drain() if worker.exit is None else None
+            good = all(p.end is not None and p.end.outcome in clean and p.part.function is None for p in team)
+            if not good or not self._pool.keep(worker, tuple(p.part.device for p in team)):
+                ending.append(worker)
+        self._loop.end(ending)
+        for playing in self._playing.values():
+            playing.capture.end()
+            playing.worker.forget()
+        self._blame_leftovers(self._loop.sweep())
+        for pid in self._loop.left:
+            self._notes.append(f"worker {pid} could not be killed (state {process.state(pid)}) and was left")
+
+    def _blame_leftovers(self, found: list[str]) -> None:
+        if not found:
+            return
+        text = f"left behind: {', '.join(found)}"
+        self._notes.append(f"{text}; killed")
+        for playing in self._playing.values():
+            if playing.end is not None and playing.end.outcome is Outcome.PASSED and playing.part.function:
+                playing.end = replace(playing.end, outcome=Outcome.FAILED, code="ledger", reason=text)
+
+    # The report.
+
+    def _report(self, observed: Outcome, code: str, reason: str) -> ScenarioReport:
+        planned = self._planned
+        scenario = planned.scenario
+        results = {label: playing.result for label, playing in self._playing.items()}
+        if observed is Outcome.ERROR and not self._playing and self._notes:
+            reason = self._notes.pop()
+        allocated, timings, links = link_reports(planned, results)
+        outcome = verdict(observed, scenario.expect)
+        if outcome is Outcome.FAILED and observed is Outcome.PASSED:
+            code, reason = "unexpected_pass", f"expected {scenario.expect}, and it passed"
+        return ScenarioReport(
+            name=scenario.name,
+            file=scenario.file,
+            line=scenario.line,
+            outcome=outcome,
+            observed=observed,
+            reason=reason,
+            reason_code=code,
+            elapsed_s=round(self._loop.clock.now() - self._began, 6),
+            size_bytes=scenario.size_bytes,
+            allocated_bytes=allocated,
+            rounds=scenario.rounds,
+            links=links,
+            workers=tuple(self._worker_report(playing) for playing in self._playing.values()),
+            timings_s=timings,
+            matrix=scenario.matrix,
+            repeat=planned.repeat,
+            seed=planned.seed,
+            mapped=planned.mapped,
+            notes=tuple(self._notes),
+        )
+
+    @staticmethod
+    def _worker_report(playing: Playing) -> WorkerReport:
+        end = playing.end or End(playing.part.label, Outcome.ERROR, "no_check", "has no end")
+        how = playing.worker.exit
+        uuid = playing.result.get("device_uuid")
+        with contextlib.suppress(ValueError):
+            playing.worker.drain() if how is None else None
+        return WorkerReport(
+            role=playing.part.role,
+            index=playing.part.index,
+            device=playing.part.device,
+            device_uuid=str(uuid) if uuid is not None else None,
+            pid=playing.pid,
+            outcome=end.outcome,
+            exit_code=how.code if how is not None else None,
+            signal=how.signal if how is not None else None,
+            reason=end.reason,
+            log=playing.capture.lines(),
+        )
