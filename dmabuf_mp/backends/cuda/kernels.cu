@@ -32,7 +32,7 @@ __device__ __forceinline__ u32 mix(u32 x)
     x *= 0x7feb352du;
     x ^= x >> 15;
     x *= 0x846ca68bu;
-    return x ^ x >> 16;
+    return x ^ (x >> 16);
 }
 
 // What does not depend on the position: `ramp` and `address` need only `start`, the word at 0.
@@ -51,7 +51,7 @@ __device__ __forceinline__ u32 word(const Pattern &p, u64 i)
 {
     if (KIND != RANDOM)
         return fold(p.start + (KIND == ADDRESS ? 4 * i : i));
-    const u32 x = mix((u32)i & 0x7fff ^ p.seed) + mix((u32)(i >> 15) ^ p.time);
+    const u32 x = mix(((u32)i & 0x7fff) ^ p.seed) + mix((u32)(i >> 15) ^ p.time);
     return x ? x : 1;
 }
 
@@ -112,7 +112,7 @@ __device__ __forceinline__ Found check(const char *data, u64 words, u32 tail, co
 #pragma unroll
         for (u32 j = 0; j < UNROLL; ++j) {
             const uint4 e = vector<KIND>(p, v + j * BLOCK);
-            const u32 differs = got[j].x ^ e.x | got[j].y ^ e.y | got[j].z ^ e.z | got[j].w ^ e.w;
+            const u32 differs = (got[j].x ^ e.x) | (got[j].y ^ e.y) | (got[j].z ^ e.z) | (got[j].w ^ e.w);
             if (differs == 0)
                 found.matched += 4;
             else
