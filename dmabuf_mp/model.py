@@ -223,10 +223,7 @@ class Report:
 
 @dataclass(frozen=True, slots=True)
 class RunSettings:
-    """How a run is to be made; `mapping` is pairs of (selector pattern, selector), `seed` is 32 bits.
-
-    `search_path` is the embedding program's, for role functions; a scenario file's folder comes after it.
-    """
+    """How a run is to be made; `mapping` is pairs of (selector pattern, selector), `seed` is 32 bits."""
 
     seed: int
     repeat: int = 1
@@ -236,7 +233,6 @@ class RunSettings:
     skips_ok: bool = False
     fail_fast: bool = False
     timeout_s: float | None = None
-    search_path: tuple[str, ...] = ()
 
 
 class Observer(Protocol):

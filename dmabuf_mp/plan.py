@@ -110,7 +110,8 @@ def serialised(function: str | bytes | RoleFunction | None) -> str | bytes | Non
         return function
     from multiprocess.reduction import ForkingPickler
 
-    return bytes(ForkingPickler.dumps(function))
+    # recurse: with the globals that the function uses, and no others
+    return bytes(ForkingPickler.dumps(function, None, recurse=True))
 
 
 def _plan_one(
@@ -253,7 +254,6 @@ def _assign(planned: Planned, settings: RunSettings) -> Planned:
     chain = (scenario.producer, *scenario.relays)
     offers = {id(role): _offers(scenario, position) for position, role in enumerate(chain)}
     folder = folder_of(scenario)
-    search_path = (*settings.search_path, *((folder,) if folder else ()))
     parts: list[Part] = []
     links: list[tuple[str, str]] = []
     source: Role | None = None  # the last role in the chain whose own memory is being passed on
@@ -285,7 +285,7 @@ def _assign(planned: Planned, settings: RunSettings) -> Planned:
                 function=serialised(role.function),
                 params=role.params,
                 options=role.options,
-                search_path=search_path,
+                search_path=(folder,) if folder else (),
             )
         )
         if owns:

@@ -221,6 +221,7 @@ class Player:
             if self._device is not None:
                 context = self._context(self._device)
                 self._findings = context.findings
+                self._board.enter("role")
                 roles.function_of(self._part)(context)
                 context.finish()
                 self._board.enter("end")

@@ -98,3 +98,16 @@ def fill_standard_fds() -> None:
             if opened != number:
                 os.dup2(opened, number)
                 os.close(opened)
+
+
+def cuda_is_initialised() -> bool:
+    """Say whether anything in this process has initialised CUDA, whichever library did it.
+
+    Asks the driver library that is already loaded, and loads none.
+    """
+    try:
+        driver = ctypes.CDLL("libcuda.so.1", mode=os.RTLD_NOLOAD)
+        count = ctypes.c_int()
+        return bool(driver.cuDeviceGetCount(ctypes.byref(count)) != 3)  # CUDA_ERROR_NOT_INITIALIZED
+    except (OSError, AttributeError):
+        return False

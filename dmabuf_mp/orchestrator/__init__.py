@@ -13,7 +13,7 @@ import time
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, cast
 
-from dmabuf_mp import plan
+from dmabuf_mp import backends, plan
 from dmabuf_mp.backends.base import Inventory
 from dmabuf_mp.errors import PeerGone, Problem, ScenarioError
 from dmabuf_mp.model import DeviceInfo, Outcome, Report, exit_code
@@ -44,6 +44,7 @@ class Orchestrator:
         self._pool = Pool(self._loop, fresh=settings.fresh)
 
     def __enter__(self) -> Orchestrator:
+        backends.load("cpu")  # with numpy, once here rather than once in every worker: it is no driver
         self._loop.__enter__()
         return self
 
@@ -106,7 +107,7 @@ class Orchestrator:
             worker = self._loop.spawn()
             question: Json = {
                 "functions": sorted({str(role.function) for _, role in roles}),
-                "search_path": [*self._settings.search_path, *([folder] if folder else [])],
+                "search_path": [folder] if folder else [],
             }
             answer = self._ask(worker, Kind.RESOLVE, question, plan.START_DEADLINE_S)
             self._loop.end([worker], at_once=isinstance(answer, str))

@@ -54,7 +54,7 @@ class Loop:
             self._old_handlers[number] = signal.signal(number, self._on_signal)
         self._old_wakeup = signal.set_wakeup_fd(write, warn_on_full_buffer=False)
         if self._tied_to is not None:
-            self._selector.register(self._tied_to, selectors.EVENT_READ, self._on_owner_gone)
+            self._selector.register(self._tied_to, selectors.EVENT_READ, self._on_owner)
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -73,11 +73,13 @@ class Loop:
         if self.interrupted_by is None:
             self.interrupted_by = number
 
-    def _on_owner_gone(self) -> None:
+    def _on_owner(self) -> None:
+        """Hear from the program that this run belongs to: a byte is its interrupt, the end is its end."""
         if self._tied_to is not None:
+            said = os.read(self._tied_to, 1)
             self._selector.unregister(self._tied_to)
             self._tied_to = None
-        self._on_signal(signal.SIGTERM, None)
+            self._on_signal(signal.SIGINT if said else signal.SIGTERM, None)
 
     @staticmethod
     def _drain_wakeups(read: int) -> None:

@@ -1,0 +1,205 @@
+"""The framework from Python: load scenarios, or make them, and run them.
+
+It works in a notebook and inside a test runner, whose processes have threads and may have initialised a
+driver, by running the orchestrator in a fresh interpreter.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import pickle
+import secrets
+import socket
+import subprocess
+import sys
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from dmabuf_mp import embedded
+from dmabuf_mp.errors import InternalError, Problem, ScenarioError, UsageError
+from dmabuf_mp.linux import process
+from dmabuf_mp.model import LogLine, RunSettings, Scenario
+from dmabuf_mp.plan import serialised
+from dmabuf_mp.reports.json_report import from_json
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from dmabuf_mp.model import Observer, Report, Role
+
+StrPath = str | os.PathLike[str]
+
+_START = "import json, sys; sys.path[:] = json.loads(sys.argv[2]); "
+_START += "from dmabuf_mp.embedded import main; main(int(sys.argv[1]))"
+
+
+class _Silent:
+    """An observer that keeps what it is told to itself."""
+
+    def scenario_started(self, index: int, total: int, name: str) -> None:
+        pass
+
+    def log(self, scenario: str, worker: str, line: LogLine) -> None:
+        pass
+
+    def scenario_ended(self, report: object, so_far: object) -> None:
+        pass
+
+
+def load(*paths: StrPath) -> tuple[Scenario, ...]:
+    """Load scenario files and folders; raises ScenarioError with every mistake in all of them."""
+    from dmabuf_mp import scenario
+
+    return scenario.load(paths)
+
+
+def run(
+    scenarios: Scenario | StrPath | Sequence[Scenario | StrPath],
+    *,
+    seed: int | None = None,
+    repeat: int = 1,
+    mapping: Mapping[str, str] | None = None,
+    timeout_s: float | None = None,
+    fresh: bool = False,
+    strict: bool = False,
+    skips_ok: bool = False,
+    fail_fast: bool = False,
+    observer: Observer | None = None,
+    fork: bool = False,
+) -> Report:
+    """Run scenarios, given as such or as files, and return the report; a failure is in it, not raised.
+
+    `mapping` puts devices in the place of others (`{"cuda:*": "cpu"}`); `timeout_s` replaces every
+    scenario's own. With `fork` this process itself forks the workers: it must have one thread and no CUDA.
+    Raises ScenarioError, UsageError; KeyboardInterrupt once everything has been ended.
+    """
+    chosen = tuple(_with_serialised_roles(one) for one in _scenarios(scenarios))
+    settings = RunSettings(
+        seed=secrets.randbits(32) if seed is None else seed,
+        repeat=repeat,
+        mapping=tuple((mapping or {}).items()),
+        fresh=fresh,
+        strict=strict,
+        skips_ok=skips_ok,
+        fail_fast=fail_fast,
+        timeout_s=timeout_s,
+    )
+    if fork:
+        return _run_here(chosen, settings, observer or _Silent())
+    return _run_in_fresh_interpreter(chosen, settings, observer or _Silent())
+
+
+def _scenarios(given: Scenario | StrPath | Sequence[Scenario | StrPath]) -> tuple[Scenario, ...]:
+    items = [given] if isinstance(given, (Scenario, str, os.PathLike)) else list(given)
+    found: list[Scenario] = []
+    for item in items:
+        if isinstance(item, Scenario):
+            found.append(item)
+        else:
+            found.extend(load(item))
+    return tuple(found)
+
+
+def _with_serialised_roles(scenario: Scenario) -> Scenario:
+    """Return the scenario with callables as bytes, so that only a worker ever rebuilds them."""
+
+    def convert(role: Role) -> Role:
+        return replace(role, function=serialised(role.function))
+
+    return replace(
+        scenario,
+        producer=convert(scenario.producer),
+        relays=tuple(convert(role) for role in scenario.relays),
+        consumers=tuple(convert(role) for role in scenario.consumers),
+    )
+
+
+def _run_here(scenarios: tuple[Scenario, ...], settings: RunSettings, observer: Observer) -> Report:
+    threads = process.thread_names()
+    if len(threads) > 1:
+        raise UsageError(f"fork=True needs a process with one thread; this one has {', '.join(threads)}")
+    if process.cuda_is_initialised():
+        raise UsageError("fork=True needs a process without CUDA, and this one has initialised it")
+    from dmabuf_mp.orchestrator import run_scenarios
+
+    return run_scenarios(scenarios, settings, observer)
+
+
+def _run_in_fresh_interpreter(
+    scenarios: tuple[Scenario, ...], settings: RunSettings, observer: Observer
+) -> Report:
+    ours, theirs = socket.socketpair()
+    with ours:
+        with theirs:
+            child = subprocess.Popen(
+                [sys.executable, "-c", _START, str(theirs.fileno()), json.dumps(sys.path)],
+                stdin=subprocess.DEVNULL,
+                pass_fds=(theirs.fileno(),),
+                env={**os.environ, "OPENBLAS_NUM_THREADS": "1"},
+            )
+        try:
+            request = pickle.dumps((scenarios, settings))
+            with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+                ours.sendall(embedded.LENGTH.pack(len(request)) + request)
+            report = _follow(ours, observer)
+        finally:
+            ours.close()
+            _end(child)
+    if report is None:
+        raise InternalError(f"the orchestrator ended without a report (status {child.returncode})")
+    return report
+
+
+def _follow(sock: socket.socket, observer: Observer) -> Report | None:
+    """Take events until the report; on an interrupt, pass it on and wait for everything to end first."""
+    interrupted = False
+    events = _events(sock)
+    while True:
+        try:
+            for event in events:
+                report = _take(event, observer)
+                if report is not None and not interrupted:
+                    return report
+            break
+        except KeyboardInterrupt:
+            interrupted = True
+            events = _events(sock)
+            with contextlib.suppress(OSError):
+                sock.send(b"I")
+    if interrupted:
+        raise KeyboardInterrupt
+    return None
+
+
+def _events(sock: socket.socket) -> Iterator[dict[str, Any]]:
+    with contextlib.suppress(ConnectionResetError, ValueError), sock.makefile("rb") as file:
+        for line in file:
+            yield json.loads(line)
+
+
+def _take(event: dict[str, Any], observer: Observer) -> Report | None:
+    kind = event["event"]
+    if kind == "report":
+        return from_json(event["report"])
+    if kind == "started":
+        observer.scenario_started(event["index"], event["total"], event["name"])
+    elif kind == "log":
+        observer.log(event["scenario"], event["worker"], LogLine(**event["line"]))
+    elif kind == "ended":
+        so_far = from_json(event["report"])
+        observer.scenario_ended(so_far.scenarios[-1], so_far)
+    elif kind == "mistakes":
+        raise ScenarioError(tuple(Problem(**problem) for problem in event["problems"]))
+    else:
+        raise InternalError(event["text"])
+    return None
+
+
+def _end(child: subprocess.Popen[bytes]) -> None:
+    try:
+        child.wait(timeout=15)
+    except subprocess.TimeoutExpired:
+        child.kill()
+        child.wait()

@@ -1,0 +1,143 @@
+"""What this machine has and can do: devices as their drivers see them, and paths as trying them shows.
+
+Everything is asked in workers that are thrown away: a probe that crashes or hangs is a result too.
+"""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from dmabuf_mp import backends
+from dmabuf_mp.model import Outcome, Path, PatternChoice, Role, RunSettings, Scenario
+from dmabuf_mp.orchestrator import Orchestrator
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from dmabuf_mp.model import DeviceInfo, Json, LogLine, ScenarioReport
+
+PROBE_BYTES = 16 * 1024
+PROBE_TIMEOUT_S = 10.0
+
+
+class _Silent:
+    def scenario_started(self, index: int, total: int, name: str) -> None:
+        pass
+
+    def log(self, scenario: str, worker: str, line: LogLine) -> None:
+        pass
+
+    def scenario_ended(self, report: ScenarioReport, so_far: object) -> None:
+        pass
+
+
+def check_roles(scenarios: Sequence[Scenario]) -> None:
+    """Try whether the users' role functions can be imported; raises ScenarioError."""
+    if any(isinstance(role.function, str) for scenario in scenarios for role in scenario.roles):
+        with Orchestrator(RunSettings(seed=0)) as orchestrator:
+            orchestrator.resolve_functions(scenarios)
+
+
+def devices() -> dict[str, Json]:
+    """Return the devices of every backend, and every path between the first two of each, tried."""
+    with Orchestrator(RunSettings(seed=0)) as orchestrator:
+        found = {prefix: orchestrator.inventory(prefix) for prefix in backends.paths()}
+    infos = [info for inventory in found.values() for info in inventory.devices]
+    missing = {prefix: inventory.reason for prefix, inventory in found.items() if not inventory.devices}
+    probes = list(_probes([info for one in found.values() for info in one.devices[:2]]))
+    tried = [one for one in probes if not _is_by_name_only(one)]
+    host: dict[str, Json] = {}
+    for inventory in found.values():
+        host.update(inventory.host)
+    return {
+        "host": host,
+        "devices": [_device(info) for info in infos],
+        "missing": missing,
+        "paths": [_path_entry(one, report) for one, report in zip(tried, _run(tried), strict=True)]
+        + [_path_entry(one, None) for one in probes if _is_by_name_only(one)],
+    }
+
+
+def explain(scenarios: Sequence[Scenario], settings: RunSettings) -> list[dict[str, Json]]:
+    """Return which path each scenario would take here, or why it would skip, by trying it.
+
+    A small buffer and the built-in roles stand in for the scenario's own.
+    """
+    return [
+        {
+            "name": report.name,
+            "devices": [worker.device for worker in report.workers],
+            "path": " ".join(dict.fromkeys(str(link.path) for link in report.links if link.path)) or None,
+            "outcome": report.outcome.value,
+            "reason": report.reason,
+            "passed_over": [
+                f"{passed.path}: {passed.reason}" for link in report.links for passed in link.passed_over
+            ],
+        }
+        for report in _run([_as_probe(scenario) for scenario in scenarios], settings)
+    ]
+
+
+def _as_probe(scenario: Scenario) -> Scenario:
+    def built_in(role: Role) -> Role:
+        return replace(role, function=None)
+
+    return replace(
+        scenario,
+        producer=built_in(scenario.producer),
+        relays=tuple(built_in(role) for role in scenario.relays),
+        consumers=tuple(built_in(role) for role in scenario.consumers),
+        size_bytes=min(scenario.size_bytes, PROBE_BYTES),
+        rounds=1,
+        pattern=PatternChoice(),
+        expect=Outcome.PASSED,
+        needs=(),
+    )
+
+
+def _run(scenarios: Sequence[Scenario], settings: RunSettings | None = None) -> tuple[ScenarioReport, ...]:
+    chosen = replace(settings or RunSettings(seed=0), timeout_s=PROBE_TIMEOUT_S)
+    with Orchestrator(chosen) as orchestrator:
+        return orchestrator.run(scenarios, _Silent()).scenarios
+
+
+def _probes(infos: Sequence[DeviceInfo]) -> Iterator[Scenario]:
+    """Yield one scenario for each path that fits each pair of devices, the pair of one with itself too."""
+    for producer, consumer in itertools.product(infos, repeat=2):
+        exports = backends.of(producer.selector).exports
+        for importer, takes in backends.of(consumer.selector).imports.items():
+            for memory, handle in takes:
+                if handle in exports.get(memory, ()):
+                    yield Scenario(
+                        f"{memory}/{handle}/{importer} {producer.selector} → {consumer.selector}",
+                        PROBE_BYTES,
+                        Role("producer", device=producer.selector, memory=(memory,), handle=(handle,)),
+                        (Role("consumer", device=consumer.selector, importer=(importer,)),),
+                    )
+
+
+def _path(scenario: Scenario) -> Path:
+    producer, consumer = scenario.producer, scenario.consumers[0]
+    return Path(producer.memory[0], producer.handle[0], consumer.importer[0])
+
+
+def _is_by_name_only(scenario: Scenario) -> bool:
+    return _path(scenario) in backends.of(scenario.consumers[0].device).by_name_only
+
+
+def _device(info: DeviceInfo) -> dict[str, Json]:
+    return {"selector": info.selector, "name": info.name, "uuid": info.uuid, **info.details}
+
+
+def _path_entry(scenario: Scenario, report: ScenarioReport | None) -> dict[str, Json]:
+    works = report is not None and report.outcome is Outcome.PASSED
+    why = report.reason if report else "can crash or hang a driver: tried only when asked for by name"
+    return {
+        "path": str(_path(scenario)),
+        "producer": scenario.producer.device,
+        "consumer": scenario.consumers[0].device,
+        "result": "works" if works else report.outcome.value if report is not None else "not tried",
+        "reason": "" if works else why,
+    }
