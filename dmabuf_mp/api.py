@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 from dmabuf_mp import embedded
 from dmabuf_mp.errors import InternalError, Problem, ScenarioError, UsageError
 from dmabuf_mp.linux import process
-from dmabuf_mp.model import LogLine, RunSettings, Scenario
+from dmabuf_mp.model import LogLine, RunSettings, Scenario, Silent
 from dmabuf_mp.plan import serialised
 from dmabuf_mp.reports.json_report import from_json
 
@@ -33,19 +33,6 @@ StrPath = str | os.PathLike[str]
 
 _START = "import json, sys; sys.path[:] = json.loads(sys.argv[2]); "
 _START += "from dmabuf_mp.embedded import main; main(int(sys.argv[1]))"
-
-
-class _Silent:
-    """An observer that keeps what it is told to itself."""
-
-    def scenario_started(self, index: int, total: int, name: str) -> None:
-        pass
-
-    def log(self, scenario: str, worker: str, line: LogLine) -> None:
-        pass
-
-    def scenario_ended(self, report: object, so_far: object) -> None:
-        pass
 
 
 def load(*paths: StrPath) -> tuple[Scenario, ...]:
@@ -87,8 +74,8 @@ def run(
         timeout_s=timeout_s,
     )
     if fork:
-        return _run_here(chosen, settings, observer or _Silent())
-    return _run_in_fresh_interpreter(chosen, settings, observer or _Silent())
+        return _run_here(chosen, settings, observer or Silent())
+    return _run_in_fresh_interpreter(chosen, settings, observer or Silent())
 
 
 def _scenarios(given: Scenario | StrPath | Sequence[Scenario | StrPath]) -> tuple[Scenario, ...]:

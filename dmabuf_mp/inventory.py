@@ -10,27 +10,16 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from dmabuf_mp import backends
-from dmabuf_mp.model import Outcome, Path, PatternChoice, Role, RunSettings, Scenario
+from dmabuf_mp.model import Outcome, Path, PatternChoice, Role, RunSettings, Scenario, Silent
 from dmabuf_mp.orchestrator import Orchestrator
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from dmabuf_mp.model import DeviceInfo, Json, LogLine, ScenarioReport
+    from dmabuf_mp.model import DeviceInfo, Json, ScenarioReport
 
 PROBE_BYTES = 16 * 1024
 PROBE_TIMEOUT_S = 10.0
-
-
-class _Silent:
-    def scenario_started(self, index: int, total: int, name: str) -> None:
-        pass
-
-    def log(self, scenario: str, worker: str, line: LogLine) -> None:
-        pass
-
-    def scenario_ended(self, report: ScenarioReport, so_far: object) -> None:
-        pass
 
 
 def check_roles(scenarios: Sequence[Scenario]) -> None:
@@ -100,7 +89,7 @@ def _as_probe(scenario: Scenario) -> Scenario:
 def _run(scenarios: Sequence[Scenario], settings: RunSettings | None = None) -> tuple[ScenarioReport, ...]:
     chosen = replace(settings or RunSettings(seed=0), timeout_s=PROBE_TIMEOUT_S)
     with Orchestrator(chosen) as orchestrator:
-        return orchestrator.run(scenarios, _Silent()).scenarios
+        return orchestrator.run(scenarios, Silent()).scenarios
 
 
 def _probes(infos: Sequence[DeviceInfo]) -> Iterator[Scenario]:

@@ -248,6 +248,19 @@ class Observer(Protocol):
         """A scenario ended; `so_far` is the whole report up to now."""
 
 
+class Silent:
+    """An observer that keeps what it is told to itself."""
+
+    def scenario_started(self, index: int, total: int, name: str) -> None:
+        """Do nothing."""
+
+    def log(self, scenario: str, worker: str, line: LogLine) -> None:
+        """Do nothing."""
+
+    def scenario_ended(self, report: ScenarioReport, so_far: Report) -> None:
+        """Do nothing."""
+
+
 # From the worst on; what a scenario with several culprits is called.
 SEVERITY = (
     Outcome.INTERRUPTED,
