@@ -1,0 +1,41 @@
+"""Builds the software CUDA driver, a test double, and says in which environment a process runs on it."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import subprocess
+from pathlib import Path
+
+SOURCES = Path(__file__).resolve().parent
+BUILD = SOURCES / "build"
+
+
+def build() -> Path:
+    """Compile what has changed, once at a time, and return the folder with the libraries.
+
+    Raises RuntimeError with the compiler's words where it fails.
+    """
+    BUILD.mkdir(exist_ok=True)
+    with (BUILD / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        command = ["make", "-s", "-C", str(SOURCES), f"OUT={BUILD}"]
+        made = subprocess.run(command, capture_output=True, text=True, check=False)
+    if made.returncode:
+        raise RuntimeError(f"the software CUDA driver does not build:\n{made.stdout}{made.stderr}")
+    return BUILD
+
+
+def environment(**switches: str | int) -> dict[str, str]:
+    """Return the variables to add for a process on the double: `environment(PRESET="h200", ATTR_146=1)`.
+
+    README.md lists the switches. They work only in a process that is started with them: the loader reads
+    its paths at exec.
+    """
+    folder = build()
+    paths = [str(folder), *filter(None, [os.environ.get("LD_LIBRARY_PATH")])]
+    return {
+        "LD_LIBRARY_PATH": ":".join(paths),
+        "LD_PRELOAD": str(folder / "libfakecuda_preload.so"),
+        **{f"FAKECUDA_{name}": str(value) for name, value in switches.items()},
+    }
