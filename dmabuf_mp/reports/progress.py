@@ -13,8 +13,6 @@ from dmabuf_mp.reports.outlet import text_file
 from dmabuf_mp.reports.text import details, log_text, merged_log, printable, seconds
 
 if TYPE_CHECKING:
-    from types import TracebackType
-
     from dmabuf_mp.model import LogLine, Report, ScenarioReport
     from dmabuf_mp.reports.outlet import Outlet
 
@@ -34,15 +32,8 @@ class Progress:
         self._line = _TerminalLine(outlet) if terminal and verbosity >= 0 else None
         self._position = ""
 
-    def __enter__(self) -> Progress:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def close(self) -> None:
+        """Take the progress line away, and write what still waits."""
         if self._line:
             self._line.close()
         self._outlet.finish()
@@ -103,8 +94,8 @@ class _TerminalLine:
         self._drawn_s = -REDRAW_S
 
     def draw(self, done: int, total: int, text: str) -> None:
-        self._bar.start()
         self._bar.update(self._task, completed=done, total=total, description=text)
+        self._bar.start()
         if time.monotonic() >= self._drawn_s + REDRAW_S:
             self._bar.refresh()
             self._drawn_s = time.monotonic()

@@ -30,7 +30,7 @@ STYLES = {
 BAD = "bold red"
 
 
-def show(report: Report, console: Console, *, quiet: bool = False) -> None:
+def show(report: Report, console: Console, *, quiet: bool = False, repeat_command: str = "") -> None:
     """Print the whole report; `quiet` leaves the table out, and what has to do with passes and skips."""
     report = unique_names(report)
     if not quiet and report.scenarios:
@@ -39,6 +39,8 @@ def show(report: Report, console: Console, *, quiet: bool = False) -> None:
     for part in (troubles(report), Text() if quiet else left_out(report)):
         if part:
             console.print(part, "", soft_wrap=True, sep="\n")
+    if repeat_command and report.exit_code == 1:
+        console.print(Text(f"to repeat: {repeat_command}"), soft_wrap=True)
     console.print(verdict_line(report), soft_wrap=True)
 
 
@@ -79,7 +81,7 @@ def outcome(scenario: ScenarioReport) -> Text:
     text = scenario.outcome.value
     if scenario.outcome is Outcome.PASSED and scenario.observed is not Outcome.PASSED:
         text = f"passed ({scenario.observed}, as expected)"
-    return Text(text, STYLES.get(scenario.outcome, BAD))
+    return Text.assemble((text, STYLES.get(scenario.outcome, BAD)))
 
 
 def devices(scenario: ScenarioReport) -> str:
