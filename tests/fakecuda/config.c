@@ -1,6 +1,7 @@
 #define _GNU_SOURCE
 #include "config.h"
 
+#include <ctype.h>
 #include <errno.h>
 #include <signal.h>
 #include <stdio.h>
@@ -111,11 +112,9 @@ int behave(const char *behaviour, const char *call) {
 
 static bool is_known(const char *name, size_t length) {
     if (!strncmp(name, "ATTR_", 5) || !strncmp(name, "FAULT_cu", 8)) return true;
-    for (size_t end = length; end > 0; end--)
-        if (name[end - 1] == '_' && !strncmp(name + end, "DEV", 3) && length > end + 3) {
-            length = end - 1;
-            break;
-        }
+    size_t digits = 0; /* of a final _DEV and number */
+    while (digits < length && isdigit((unsigned char)name[length - 1 - digits])) digits++;
+    if (digits && length > digits + 4 && !strncmp(name + length - digits - 4, "_DEV", 4)) length -= digits + 4;
     for (const char *const *k = known; *k; k++)
         if (strlen(*k) == length && !strncmp(*k, name, length)) return true;
     return false;

@@ -1,4 +1,4 @@
-"""CUDA's driver API as the rules call it: `call` for what has to succeed, `code` for how something is refused."""
+"""CUDA's driver API as the rules call it: `call` for what has to succeed, `code` for what may be refused."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ PTX = """.version 8.0
 .address_size 64
 .visible .entry dmabuf_mp_fill(.param .u64 a, .param .u64 b, .param .u32 c, .param .u32 d,
     .param .u32 e, .param .u32 f, .param .u32 g, .param .u32 h) { ret; }
-.visible .entry dmabuf_mp_check(.param .u64 .ptr .global .align 16 a, .param .u64 b, .param .u32 c, .param .b32 d,
-    .param .u32 e, .param .u32 f, .param .u32 g, .param .u32 h, .param .u64 i) { ret; }
+.visible .entry dmabuf_mp_check(.param .u64 .ptr .global .align 16 a, .param .u64 b, .param .u32 c,
+    .param .b32 d, .param .u32 e, .param .u32 f, .param .u32 g, .param .u32 h, .param .u64 i) { ret; }
 .visible .entry other(.param .u64 a) { ret; }
 """
 _FILL = (*[ctypes.c_uint64] * 2, *[ctypes.c_uint32] * 6)
@@ -136,14 +136,18 @@ def launch(function: Any, values: tuple[int, ...], stream: Any = 0) -> int:
     return code("cuLaunchKernel", function, 1, 1, 1, 256, 1, 1, 0, stream, (values, types), 0)
 
 
-def fill(pointer: int, size: int, *, kind: int = 0, base: int = 0x1000, seed: int = 0, kappa: int = 0, t: int = 0) -> None:
+def fill(
+    pointer: int, size: int, *, kind: int = 0, base: int = 0x1000, seed: int = 0, kappa: int = 0, t: int = 0
+) -> None:
     """Fill a range with a pattern, and wait."""
     arguments = (pointer, size // 4, size % 4, kind, base, seed, kappa, t)
     assert launch(kernel("dmabuf_mp_fill"), arguments) == 0
     call("cuCtxSynchronize")
 
 
-def check(pointer: int, size: int, *, kind: int = 0, base: int = 0x1000, seed: int = 0, kappa: int = 0, t: int = 0) -> list[int]:
+def check(
+    pointer: int, size: int, *, kind: int = 0, base: int = 0x1000, seed: int = 0, kappa: int = 0, t: int = 0
+) -> list[int]:
     """Check a range and return matched, mismatched and the first offset."""
     results = call("cuMemAllocHost", 24)
     counters = (ctypes.c_uint64 * 3).from_address(int(results))

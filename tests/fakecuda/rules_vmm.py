@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import ctypes
 import os
+from typing import TYPE_CHECKING
 
 from cuda.bindings import driver
 
 from tests.fakecuda import cu
 from tests.fakecuda.cu import GRANULARITY, Peer, call, code, receive_fd, send_fd
 from tests.fakecuda.runner import rule
+
+if TYPE_CHECKING:
+    import socket
 
 INVALID_VALUE, OUT_OF_MEMORY, INVALID_DEVICE, ILLEGAL_ADDRESS, NOT_SUPPORTED = 1, 2, 101, 700, 801
 DEFAULT = driver.CUmemAllocationGranularity_flags(0)
@@ -136,8 +140,7 @@ def only_memory_made_for_it_is_exported() -> None:
 def exchange(kind: int, producer_device: int, consumer_device: int) -> None:
     """Share VMM memory between two processes, each on its device, and check it on both sides."""
 
-    def produce(peer: object) -> None:
-        assert hasattr(peer, "recv")
+    def produce(peer: socket.socket) -> None:
         assert peer.recv(1) == b"G"
         cu.start(producer_device)
         where = producer_device if kind == cu.DEVICE else 0
@@ -146,12 +149,12 @@ def exchange(kind: int, producer_device: int, consumer_device: int) -> None:
         call("cuMemSetAccess", base, GRANULARITY, cu.access(producer_device), 1)
         cu.fill(base, GRANULARITY, kind=1, seed=5)
         fd = int(call("cuMemExportToShareableHandle", handle, cu.POSIX_FD, 0))
-        send_fd(peer, fd)  # type: ignore[arg-type]
+        send_fd(peer, fd)
         os.close(fd)
         assert peer.recv(1) == b"A"
         assert cu.check(base, GRANULARITY, t=1)[1] == 0
 
-    producer = Peer(produce)  # type: ignore[arg-type]
+    producer = Peer(produce)
     cu.start(consumer_device)
     producer.socket.send(b"G")
     fd = receive_fd(producer.socket)

@@ -24,7 +24,10 @@ def rule(**switches: str | int) -> Callable[[Callable[[], None]], Callable[[], N
     """Register a function that runs on the double with these switches, and asserts."""
 
     def register(function: Callable[[], None]) -> Callable[[], None]:
-        variables = {key if key.startswith("CUDA_") else f"FAKECUDA_{key}": str(value) for key, value in switches.items()}
+        variables = {
+            key if key.startswith("CUDA_") else f"FAKECUDA_{key}": str(value)
+            for key, value in switches.items()
+        }
         RULES[function.__name__] = (function, variables)
         return function
 
