@@ -1,4 +1,4 @@
-"""The kernels' own text, run on this machine's CPU, against the patterns' definition; and the PTX made of it."""
+"""The kernels' own text, run on the CPU, against the patterns' definition; and the PTX made of it."""
 
 from __future__ import annotations
 
