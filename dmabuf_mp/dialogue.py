@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import json
 import struct
-from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING
+from dataclasses import asdict
+from typing import TYPE_CHECKING, NamedTuple
 
 from dmabuf_mp.backends.base import CheckCounts, Offer
 from dmabuf_mp.errors import ProtocolError
@@ -28,8 +28,7 @@ _ACK = struct.Struct("<IQQ")
 _ROUND = struct.Struct("<I")
 
 
-@dataclass(frozen=True, slots=True)
-class Ack:
+class Ack(NamedTuple):
     """A consumer's answer for one round."""
 
     round: int

@@ -15,8 +15,6 @@ import os
 import resource
 import socket
 import struct
-import time
-from dataclasses import dataclass
 from enum import IntEnum
 from typing import TYPE_CHECKING
 
@@ -34,8 +32,18 @@ VERSION = 1
 MAX_FRAME_BYTES = 64 * 1024
 MAX_FDS = 253  # SCM_MAX_FD: the kernel's limit for one message
 _HEADER = struct.Struct("<2sBBI")
-_FD_SPACE = socket.CMSG_SPACE(MAX_FDS * array.array("i").itemsize)
+_HEADER_BYTES = _HEADER.size
+_SEQUENCES = 2**32
+_FD_SPACE = socket.CMSG_SPACE(MAX_FDS * 4)
 _TIMEVAL = struct.Struct("@ll")
+# Plain integers: the flags of the socket module are enums, whose `|` costs more than a system call.
+_NOSIGNAL, _CLOEXEC, _DONTWAIT = (
+    int(socket.MSG_NOSIGNAL),
+    int(socket.MSG_CMSG_CLOEXEC),
+    int(socket.MSG_DONTWAIT),
+)
+_CTRUNC, _TRUNC = int(socket.MSG_CTRUNC), int(socket.MSG_TRUNC)
+_RIGHTS = (socket.SOL_SOCKET, socket.SCM_RIGHTS)
 
 
 class Kind(IntEnum):
@@ -64,16 +72,23 @@ class Kind(IntEnum):
     @property
     def word(self) -> str:
         """The name used in messages."""
-        return self.name.lower()
+        return _WORDS[self]
 
 
-@dataclass(slots=True)
+_KINDS = {int(kind): kind for kind in Kind}
+_WORDS = {kind: kind.name.lower() for kind in Kind}
+_ANY_NUMBER_OF_FDS = (Kind.ASSIGN, Kind.LINKS)
+
+
 class Frame:
     """One received frame; it owns its fds."""
 
-    kind: Kind
-    payload: bytes
-    fds: tuple[Fd, ...] = ()
+    __slots__ = ("fds", "kind", "payload")
+
+    def __init__(self, kind: Kind, payload: bytes, fds: tuple[Fd, ...] = ()) -> None:
+        self.kind = kind
+        self.payload = payload
+        self.fds = fds
 
     def json(self) -> dict[str, Json]:
         """Return the payload as a JSON object; raises ProtocolError."""
@@ -104,22 +119,23 @@ def json_bytes(value: Json) -> bytes:
 class Channel:
     """One end of a link to a named peer; `board` is told what is waited for.
 
-    `received` counts the frames that came. `deadline` is on the clock of time.monotonic(), or None; it
-    is the last resort, since the orchestrator judges deadlines.
+    No receive waits longer than `patience_s`: the last resort, since the orchestrator judges deadlines.
     """
 
     def __init__(
-        self, sock: socket.socket, peer: str, *, board: Board | None = None, deadline: float | None = None
+        self, sock: socket.socket, peer: str, *, board: Board | None = None, patience_s: float | None = None
     ) -> None:
-        self._socket = sock
         self.peer = peer
+        self._socket = sock
         self._board = board
-        self._deadline = deadline
         self._sent = 0
-        self.received = 0
+        self._received = 0
+        if patience_s is not None:
+            timeval = _TIMEVAL.pack(int(patience_s), int(patience_s % 1 * 1e6) + 1)
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, timeval)
 
     def __repr__(self) -> str:
-        return f"<Channel to {self.peer} sent={self._sent} received={self.received}>"
+        return f"<Channel to {self.peer} sent={self._sent} received={self._received}>"
 
     def fileno(self) -> int:
         """Return the socket's number, borrowed."""
@@ -134,14 +150,14 @@ class Channel:
         """Close this end; the peer sees the end of the frames."""
         self._socket.close()
 
-    def send(self, kind: Kind, payload: bytes = b"", fds: Sequence[int] = (), *, flags: int = 0) -> None:
-        """Send one frame and, borrowed, the fds. Raises PeerGone; BlockingIOError with MSG_DONTWAIT."""
-        if _HEADER.size + len(payload) > MAX_FRAME_BYTES:
+    def send(self, kind: Kind, payload: bytes = b"", fds: Sequence[int] = (), *, wait: bool = True) -> None:
+        """Send one frame and, borrowed, the fds. Raises PeerGone; BlockingIOError where it may not wait."""
+        if _HEADER_BYTES + len(payload) > MAX_FRAME_BYTES:
             raise ProtocolError(f"'{kind.word}' of {len(payload)} bytes is larger than a frame may be")
-        data = (_HEADER.pack(MAGIC, VERSION, kind, self._sent & 0xFFFFFFFF), payload)
-        rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", fds))] if fds else ()
+        data = (_HEADER.pack(MAGIC, VERSION, kind, self._sent % _SEQUENCES), payload)
+        rights = ((*_RIGHTS, array.array("i", fds)),) if fds else ()
         try:
-            self._socket.sendmsg(data, rights, flags | socket.MSG_NOSIGNAL)
+            self._socket.sendmsg(data, rights, _NOSIGNAL if wait else _NOSIGNAL | _DONTWAIT)
         except (BrokenPipeError, ConnectionResetError) as error:
             raise self._last_words(f"{self.peer} ended before it took '{kind.word}'") from error
         except OSError as error:
@@ -150,38 +166,44 @@ class Channel:
             raise
         self._sent += 1
 
-    def receive(self, *due: Kind, end_is_due: bool = False, flags: int = 0) -> Frame | None:
+    def receive(self, *due: Kind, end_is_due: bool = False, wait: bool = True) -> Frame | None:
         """Return the next frame, which must be of a kind that is due; None at an end that is due.
 
         Raises PeerGone when the peer ended or sent a fault, ProtocolError for anything else than what
-        is due, ResourceRefused where fds were lost, TimeoutError, BlockingIOError with MSG_DONTWAIT.
+        is due, ResourceRefused where fds were lost, TimeoutError, BlockingIOError where it may not wait.
         """
-        if self._board is not None:
-            self._board.waiting(self.peer, due[0].word if due else "end")
-        if self._deadline is not None:
-            self._arm()
+        board = self._board
+        if board is not None:
+            board.waiting(self.peer, _WORDS[due[0]])
         try:
-            frame = self._receive(flags)
+            frame = self._next(wait=wait)
         except BlockingIOError:
-            if flags & socket.MSG_DONTWAIT:
+            if not wait:
                 raise
             raise TimeoutError(f"{self.peer} did not send {_any_of(due)} in time") from None
         if frame is None:
             if end_is_due:
                 return None
             raise PeerGone(self.peer, f"{self.peer} ended before it sent {_any_of(due)}")
-        if self._board is not None:
-            self._board.got(self.peer, frame.kind.word)
-        if frame.kind is Kind.FAULT:
+        kind = frame.kind
+        if board is not None:
+            board.got(self.peer, _WORDS[kind])
+        if kind in due and (len(frame.fds) == (kind is Kind.OFFER) or kind in _ANY_NUMBER_OF_FDS):
+            return frame
+        frame.close()
+        if kind is Kind.FAULT:
             raise self._fault(frame)
-        wanted_fds = 1 if frame.kind is Kind.OFFER else None if frame.kind in (Kind.ASSIGN, Kind.LINKS) else 0
-        if frame.kind not in due or (wanted_fds is not None and len(frame.fds) != wanted_fds):
-            count = len(frame.fds)
-            frame.close()
-            raise ProtocolError(
-                f"expected {_any_of(due)}{' with 1 fd' if wanted_fds == 1 else ''} from {self.peer}, "
-                f"got '{frame.kind.word}' with {count} fd{'' if count == 1 else 's'}"
-            )
+        count = len(frame.fds)
+        raise ProtocolError(
+            f"expected {_any_of(due)}{' with 1 fd' if Kind.OFFER in due else ''} from {self.peer}, "
+            f"got '{kind.word}' with {count} fd{'' if count == 1 else 's'}"
+        )
+
+    def expect(self, *due: Kind) -> Frame:
+        """Return the next frame, which must be of a kind that is due."""
+        frame = self.receive(*due)
+        if frame is None:
+            raise PeerGone(self.peer, f"{self.peer} ended")
         return frame
 
     def _fault(self, frame: Frame) -> PeerGone:
@@ -191,53 +213,33 @@ class Channel:
     def _last_words(self, otherwise: str) -> PeerGone:
         """Return the fault that a peer sent before it ended, or else the plain fact that it ended."""
         with contextlib.suppress(OSError, ProtocolError, ResourceRefused):
-            while (frame := self._receive(socket.MSG_DONTWAIT)) is not None:
+            while (frame := self._next(wait=False)) is not None:
                 frame.close()
                 if frame.kind is Kind.FAULT:
                     return self._fault(frame)
         return PeerGone(self.peer, otherwise)
 
-    def expect(self, *due: Kind) -> Frame:
-        """Return the next frame, which must be of a kind that is due."""
-        frame = self.receive(*due)
-        if frame is None:
-            raise PeerGone(self.peer, f"{self.peer} ended")
-        return frame
-
-    def _arm(self) -> None:
-        remaining = max(self._deadline - time.monotonic(), 0.001) if self._deadline is not None else 0.0
-        seconds, fraction = divmod(remaining, 1)
-        value = _TIMEVAL.pack(int(seconds), max(int(fraction * 1e6), 1))
-        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, value)
-
-    def _receive(self, flags: int) -> Frame | None:
-        flags |= socket.MSG_CMSG_CLOEXEC
+    def _next(self, *, wait: bool) -> Frame | None:
+        """Return the next frame, whatever it is; None at the end."""
+        flags = _CLOEXEC if wait else _CLOEXEC | _DONTWAIT
         try:
             data, ancillary, got_flags, _ = self._socket.recvmsg(MAX_FRAME_BYTES, _FD_SPACE, flags)
         except ConnectionResetError:
             # The peer closed with frames of ours unread; what it sent before that is still queued.
-            with contextlib.suppress(ConnectionResetError):
+            try:
                 data, ancillary, got_flags, _ = self._socket.recvmsg(MAX_FRAME_BYTES, _FD_SPACE, flags)
-                return self._parse(data, ancillary, got_flags)
-            return None
-        return self._parse(data, ancillary, got_flags)
-
-    def _parse(self, data: bytes, ancillary: list[tuple[int, int, bytes]], flags: int) -> Frame | None:
-        fds: list[Fd] = []
-        for level, kind, raw in ancillary:
-            if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
-                numbers = array.array("i")
-                numbers.frombytes(raw[: len(raw) - len(raw) % numbers.itemsize])
-                fds.extend(Fd(number) for number in numbers)
+            except ConnectionResetError:
+                return None
+        fds = _own(ancillary) if ancillary else ()
         try:
-            return self._validate(data, tuple(fds), flags)
+            return self._validate(data, fds, got_flags)
         except BaseException:
             for fd in fds:
                 fd.close()
             raise
 
     def _validate(self, data: bytes, fds: tuple[Fd, ...], flags: int) -> Frame | None:
-        if flags & socket.MSG_CTRUNC:
+        if flags & _CTRUNC:
             limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
             raise ResourceRefused(
                 f"{self.peer} sent more fds than could be received: "
@@ -245,23 +247,32 @@ class Channel:
             )
         if not data:
             return None
-        if flags & socket.MSG_TRUNC:
+        if flags & _TRUNC:
             raise ProtocolError(f"{self.peer} sent a frame of more than {MAX_FRAME_BYTES} bytes")
-        if len(data) < _HEADER.size:
+        if len(data) < _HEADER_BYTES:
             raise ProtocolError(f"{self.peer} sent {len(data)} bytes, fewer than a frame's header")
         magic, version, number, sequence = _HEADER.unpack_from(data)
         if magic != MAGIC:
             raise ProtocolError(f"{self.peer} sent no frame: it starts with {data[:8]!r}")
         if version != VERSION:
             raise ProtocolError(f"{self.peer} speaks version {version} of the protocol, this is {VERSION}")
-        if sequence != self.received & 0xFFFFFFFF:
-            raise ProtocolError(f"{self.peer} sent frame {sequence} where frame {self.received} was due")
-        try:
-            kind = Kind(number)
-        except ValueError:
-            raise ProtocolError(f"{self.peer} sent a frame of the unknown kind {number}") from None
-        self.received += 1
-        return Frame(kind, data[_HEADER.size :], fds)
+        if sequence != self._received % _SEQUENCES:
+            raise ProtocolError(f"{self.peer} sent frame {sequence} where frame {self._received} was due")
+        kind = _KINDS.get(number)
+        if kind is None:
+            raise ProtocolError(f"{self.peer} sent a frame of the unknown kind {number}")
+        self._received += 1
+        return Frame(kind, data[_HEADER_BYTES:], fds)
+
+
+def _own(ancillary: list[tuple[int, int, bytes]]) -> tuple[Fd, ...]:
+    """Own every fd that came, before anything is validated."""
+    return tuple(
+        Fd(number)
+        for level, kind, raw in ancillary
+        if (level, kind) == _RIGHTS
+        for number in struct.unpack_from(f"{len(raw) // 4}i", raw)
+    )
 
 
 def _any_of(due: tuple[Kind, ...]) -> str:

@@ -16,7 +16,6 @@ import signal
 import socket
 import sys
 import threading
-import time
 import traceback
 from dataclasses import asdict
 from typing import TYPE_CHECKING
@@ -198,11 +197,10 @@ class Player:
         self._device: Device | None = None
         self._findings = Findings()
         self._stop: SystemExit | None = None
-        deadline = time.monotonic() + part.patience_s
         names = [part.upstream] if part.upstream is not None else []
         names.extend(peer.label for peer in part.downstream)
         self._channels = [
-            Channel(sock, name, board=board, deadline=deadline)
+            Channel(sock, name, board=board, patience_s=part.patience_s)
             for sock, name in zip(sockets, names, strict=True)
         ]
 
@@ -282,7 +280,7 @@ class Player:
         payload = json_bytes({"kind": self.code, "text": self.reason[:4096], "culprit": culprit})
         for channel in self._channels:
             with contextlib.suppress(errors.DmabufMpError, OSError):
-                channel.send(Kind.FAULT, payload, flags=socket.MSG_DONTWAIT)
+                channel.send(Kind.FAULT, payload, wait=False)
 
 
 def _findings(findings: Findings) -> dict[str, Json]:

@@ -7,7 +7,7 @@ built from it. `Backend` and `Device` are its live half, used by workers only.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from dmabuf_mp.errors import Unsupported
 
@@ -80,8 +80,7 @@ class Offer:
     device_uuid: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class CheckCounts:
+class CheckCounts(NamedTuple):
     """What a check found, in positions (words and tail bytes); no first offset without a mismatch."""
 
     matched: int

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-import socket
 import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -87,7 +86,7 @@ class Handle:
         if self.control.closed:
             return None
         kinds = (wire.Kind.READY, wire.Kind.LOG, wire.Kind.RESULT)
-        return self.control.receive(*kinds, end_is_due=True, flags=socket.MSG_DONTWAIT)
+        return self.control.receive(*kinds, end_is_due=True, wait=False)
 
     def read_output(self, level: str) -> bool:
         """Take what a pipe holds; False at its end."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import pickle
-import socket
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
@@ -19,6 +18,7 @@ from dmabuf_mp.orchestrator.loop import Interrupted
 from dmabuf_mp.wire import Kind
 
 if TYPE_CHECKING:
+    import socket
     from collections.abc import Callable
 
     from dmabuf_mp.assignment import Part
@@ -138,12 +138,12 @@ class ScenarioRun:
         try:
             if len(payload) > _INLINE_BYTES:
                 big = wire.sealed_payload(payload)
-                worker.control.send(Kind.ASSIGN, b"", (big.fileno(),), flags=socket.MSG_DONTWAIT)
+                worker.control.send(Kind.ASSIGN, b"", (big.fileno(),), wait=False)
             else:
-                worker.control.send(Kind.ASSIGN, payload, flags=socket.MSG_DONTWAIT)
+                worker.control.send(Kind.ASSIGN, payload, wait=False)
             for start in range(0, len(sockets), _LINKS_PER_FRAME):
                 numbers = [sock.fileno() for sock in sockets[start : start + _LINKS_PER_FRAME]]
-                worker.control.send(Kind.LINKS, b"", numbers, flags=socket.MSG_DONTWAIT)
+                worker.control.send(Kind.LINKS, b"", numbers, wait=False)
         except (DmabufMpError, BlockingIOError):
             pass  # it ended, or does not listen: its end or its deadline tells
         finally:
