@@ -13,12 +13,14 @@ static uint64_t skew(void) { return (uint64_t)option_number("SKEW", -1, 512) % p
 
 /* A range of memory that belongs to the context; NULL: out of memory. */
 static struct range *allocate(struct context *context, enum range_kind kind, uint64_t size) {
-    struct handle_record about = kind == PINNED ? describe(CU_MEM_LOCATION_TYPE_HOST, 0, context->device, size + skew())
-                                                : describe(CU_MEM_LOCATION_TYPE_DEVICE, 0, context->device, size + skew());
-    about.pinned = kind == PINNED;
-    struct segment *segment = segment_new(&about, kind == PINNED ? NULL : context->device);
+    bool host = kind == PINNED;
+    int where = host ? CU_MEM_LOCATION_TYPE_HOST : CU_MEM_LOCATION_TYPE_DEVICE;
+    struct handle_record about = describe(where, 0, context->device, size + skew());
+    about.pinned = host;
+    struct segment *segment = segment_new(&about, host ? NULL : context->device);
     if (!segment) return NULL;
-    uint64_t base = kind == PINNED ? (uintptr_t)segment->alias : reserve(round_up(size + skew(), page_size()), page_size());
+    uint64_t span = round_up(size + skew(), page_size());
+    uint64_t base = host ? (uintptr_t)segment->alias : reserve(span, page_size());
     struct range *range = base ? range_new(kind, base + skew(), size) : NULL;
     if (!range) {
         segment_release(segment);
@@ -159,10 +161,13 @@ static CUresult pointer_attribute(void *data, int attribute, CUdeviceptr address
                           : range->segment ? device_by_uuid(range->segment->about.device) : NULL;
     switch (attribute) {
         case CU_POINTER_ATTRIBUTE_CONTEXT: *(void **)data = range->context; break;
-        case CU_POINTER_ATTRIBUTE_MEMORY_TYPE: *(unsigned *)data = host ? CU_MEMORYTYPE_HOST : CU_MEMORYTYPE_DEVICE; break;
+        case CU_POINTER_ATTRIBUTE_MEMORY_TYPE:
+            *(unsigned *)data = host ? CU_MEMORYTYPE_HOST : CU_MEMORYTYPE_DEVICE;
+            break;
         case CU_POINTER_ATTRIBUTE_DEVICE_POINTER: *(CUdeviceptr *)data = address; break;
         case CU_POINTER_ATTRIBUTE_HOST_POINTER:
-            REQUIRE(range->kind == PINNED || range->kind == REGISTERED || range->host_access, CUDA_ERROR_INVALID_VALUE);
+            REQUIRE(range->kind == PINNED || range->kind == REGISTERED || range->host_access,
+                    CUDA_ERROR_INVALID_VALUE);
             *(uint64_t *)data = address;
             break;
         case CU_POINTER_ATTRIBUTE_BUFFER_ID: *(uint64_t *)data = range->id; break;

@@ -31,8 +31,10 @@ static CUresult copy(struct context *context, uint64_t to, uint64_t from, uint64
     if (result) return result;
     if (!size) return CUDA_SUCCESS;
     REQUIRE(to && from, CUDA_ERROR_INVALID_VALUE);
-    result = check(context, to, size, FOR_COPY | FOR_WRITE, how & TO_HOST || (how & BY_ADDRESS && !on_device(to)));
-    if (!result) result = check(context, from, size, FOR_COPY, how & FROM_HOST || (how & BY_ADDRESS && !on_device(from)));
+    bool to_host = how & TO_HOST || (how & BY_ADDRESS && !on_device(to));
+    bool from_host = how & FROM_HOST || (how & BY_ADDRESS && !on_device(from));
+    result = check(context, to, size, FOR_COPY | FOR_WRITE, to_host);
+    if (!result) result = check(context, from, size, FOR_COPY, from_host);
     if (result) return result;
     struct work work = {.stream = stream, .kind = WORK_COPY, .copy = {place(to), place(from), size}};
     result = work_add(context, &work);

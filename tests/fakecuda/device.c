@@ -25,8 +25,8 @@ int driver_version(void) { return (int)option_number("DRIVER_VERSION", -1, 13040
 
 static void uuid_text(const CUuuid *uuid, const char *prefix, char *text) {
     const unsigned char *b = uuid->bytes;
-    sprintf(text, "%s-%02x%02x%02x%02x-%02x%02x-%02x%02x-%02x%02x-%02x%02x%02x%02x%02x%02x", prefix, b[0], b[1], b[2], b[3],
-            b[4], b[5], b[6], b[7], b[8], b[9], b[10], b[11], b[12], b[13], b[14], b[15]);
+    text += sprintf(text, "%s-", prefix);
+    for (int i = 0; i < 16; i++) text += sprintf(text, i == 4 || i == 6 || i == 8 || i == 10 ? "-%02x" : "%02x", b[i]);
 }
 
 /* The device that one entry of CUDA_VISIBLE_DEVICES names: an index, or a UUID's unique beginning. */
@@ -173,7 +173,8 @@ API cuDeviceTotalMem_v2(size_t *bytes, CUdevice device) {
 /* The last attribute that a driver of this version knows. The steps are approximate but for 11.7, 13.0 and 13.4. */
 static int last_attribute(int version) {
     static const struct { int version, last; } steps[] = {
-        {13040, 158}, {13010, 151}, {13000, 147}, {12090, 143}, {12080, 138}, {12000, 134}, {11080, 127}, {11070, 124}, {0, 115},
+        {13040, 158}, {13010, 151}, {13000, 147}, {12090, 143}, {12080, 138},
+        {12000, 134}, {11080, 127}, {11070, 124}, {0, 115},
     };
     int i = 0;
     while (version < steps[i].version) i++;

@@ -17,7 +17,8 @@ static CUresult export_fault(const struct context *context, const struct segment
     const char *name = segment->about.pinned ? "EXPORT_PINNED"
                        : segment->about.location_type == CU_MEM_LOCATION_TYPE_DEVICE ? "EXPORT_DEVICE"
                                                                                      : "EXPORT_HOST_NUMA";
-    int attribute = segment->about.pinned ? CU_DEVICE_ATTRIBUTE_HOST_ALLOC_DMA_BUF_SUPPORTED : CU_DEVICE_ATTRIBUTE_DMA_BUF_SUPPORTED;
+    int attribute = segment->about.pinned ? CU_DEVICE_ATTRIBUTE_HOST_ALLOC_DMA_BUF_SUPPORTED
+                                          : CU_DEVICE_ATTRIBUTE_DMA_BUF_SUPPORTED;
     const char *asked = option(name, device);
     if (asked) {
         CUresult fault = behave(asked, "cuMemGetHandleForAddressRange");
@@ -50,7 +51,8 @@ API cuMemGetHandleForAddressRange(void *out, CUdeviceptr address, size_t size, i
     return CUDA_SUCCESS;
 }
 
-CUresult import_segment(int fd, const struct handle_record *record, const char *option_name, struct segment **segment) {
+CUresult import_segment(int fd, const struct handle_record *record, const char *option_name,
+                        struct segment **segment) {
     const struct context *context = context_top();
     const unsigned char none[16] = {0};
     bool known = memcmp(record->device, none, 16);
@@ -111,13 +113,14 @@ API cuImportExternalMemory(CUexternalMemory *out, const CUDA_EXTERNAL_MEMORY_HAN
     return CUDA_SUCCESS;
 }
 
-API cuExternalMemoryGetMappedBuffer(CUdeviceptr *out, CUexternalMemory handle, const CUDA_EXTERNAL_MEMORY_BUFFER_DESC *desc) {
+API cuExternalMemoryGetMappedBuffer(CUdeviceptr *out, CUexternalMemory handle,
+                                    const CUDA_EXTERNAL_MEMORY_BUFFER_DESC *desc) {
     ENTER_CONTEXT(context);
     struct external *external = object_find(handle, EXTERNAL);
     REQUIRE(out && desc, CUDA_ERROR_INVALID_VALUE);
     REQUIRE(external && external->object.context == context, CUDA_ERROR_INVALID_HANDLE);
-    REQUIRE(!desc->flags && desc->size && desc->offset <= external->size && desc->size <= external->size - desc->offset,
-            CUDA_ERROR_INVALID_VALUE);
+    REQUIRE(!desc->flags && desc->size && desc->offset <= external->size, CUDA_ERROR_INVALID_VALUE);
+    REQUIRE(desc->size <= external->size - desc->offset, CUDA_ERROR_INVALID_VALUE);
     uint64_t base = reserve(round_up(desc->size, page_size()), page_size());
     struct range *range = base ? range_new(IMPORTED, base, desc->size) : NULL;
     REQUIRE(range, CUDA_ERROR_OUT_OF_MEMORY);

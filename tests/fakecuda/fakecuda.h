@@ -176,6 +176,7 @@ CUresult kernel_run(struct context *context, int kernel, const uint64_t *paramet
 
 /* ---- external.c ---- */
 /* The segment behind an fd as it is imported on a device, with the behaviour that the switch asks for. */
-CUresult import_segment(int fd, const struct handle_record *record, const char *option_name, struct segment **segment);
+CUresult import_segment(int fd, const struct handle_record *record, const char *option_name,
+                        struct segment **segment);
 
 #endif

@@ -36,7 +36,8 @@ CUresult kernel_run(struct context *context, int kernel, const uint64_t *paramet
     REQUIRE(data % 16 == 0 && (fill || results % 8 == 0), CUDA_ERROR_MISALIGNED_ADDRESS);
     REQUIRE(!range_check(context, data, size, fill ? FOR_WRITE : 0), CUDA_ERROR_ILLEGAL_ADDRESS);
     REQUIRE(fill || !range_check(context, results, 24, FOR_WRITE), CUDA_ERROR_ILLEGAL_ADDRESS);
-    if (pattern.kind > ADDRESS) fprintf(stderr, "fakecuda (test double): a kernel was given pattern kind %u\n", pattern.kind);
+    if (pattern.kind > ADDRESS)
+        fprintf(stderr, "fakecuda (test double): a kernel was given pattern kind %u\n", pattern.kind);
     for (uint64_t done = 0; done < size; done += piece) {
         unsigned char *at = range_pointer(data + done, &piece);
         piece = piece < size - done ? piece : size - done;

@@ -119,8 +119,7 @@ static bool accessible(const struct range *range, const struct context *context,
             return range->context == context || flags & FOR_COPY || context->peers[range->context->device->index];
         case IMPORTED: return range->external && (range->context == context || flags & FOR_COPY);
         case MAPPED:
-            return range->access[device] ==
-                       CU_MEM_ACCESS_FLAGS_PROT_READWRITE ||
+            return range->access[device] == CU_MEM_ACCESS_FLAGS_PROT_READWRITE ||
                    (range->access[device] == CU_MEM_ACCESS_FLAGS_PROT_READ && !(flags & FOR_WRITE));
     }
     return false;

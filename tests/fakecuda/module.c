@@ -65,7 +65,8 @@ static CUresult read_header(const char *text, const struct context *context) {
     REQUIRE(version && sscanf(version, ".version %d.%d", &major, &minor) == 2, CUDA_ERROR_INVALID_IMAGE);
     REQUIRE(target && sscanf(target, ".target sm_%d", &chip) == 1, CUDA_ERROR_INVALID_IMAGE);
     /* CUDA 11.x took PTX 7.x, 12.x takes 8.x, 13.x takes 9.x. */
-    REQUIRE(10 * major + minor <= driver_version() / 100 - 40 + driver_version() % 1000 / 10, CUDA_ERROR_UNSUPPORTED_PTX_VERSION);
+    int newest = driver_version() / 100 - 40 + driver_version() % 1000 / 10;
+    REQUIRE(10 * major + minor <= newest, CUDA_ERROR_UNSUPPORTED_PTX_VERSION);
     int capability = 10 * device_attribute(context->device, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR) +
                      device_attribute(context->device, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR);
     REQUIRE(chip <= capability, CUDA_ERROR_NO_BINARY_FOR_GPU);
@@ -117,8 +118,9 @@ API cuModuleGetFunction(CUfunction *out, CUmodule handle, const char *name) {
     return CUDA_ERROR_NOT_FOUND;
 }
 
-API cuLaunchKernel(CUfunction handle, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x, unsigned block_y,
-                   unsigned block_z, unsigned shared_bytes, CUstream stream_handle, void **parameters, void **extra) {
+API cuLaunchKernel(CUfunction handle, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x,
+                   unsigned block_y, unsigned block_z, unsigned shared_bytes, CUstream stream_handle,
+                   void **parameters, void **extra) {
     ENTER_CONTEXT(context);
     struct function *function = object_find(handle, FUNCTION);
     struct stream *stream;
@@ -131,12 +133,13 @@ API cuLaunchKernel(CUfunction handle, unsigned grid_x, unsigned grid_y, unsigned
     REQUIRE((uint64_t)block_x * block_y * block_z <= 1024 && shared_bytes <= 49152, CUDA_ERROR_INVALID_VALUE);
     REQUIRE(parameters && !extra, CUDA_ERROR_INVALID_VALUE);
     if (function->kernel == NO_KERNEL || strcmp(function->layout, kernels[function->kernel].layout)) {
-        fprintf(stderr, "fakecuda (test double): no kernel '%s' with parameters of %s bytes is known here\n", function->name,
-                function->layout);
+        fprintf(stderr, "fakecuda (test double): no kernel '%s' with parameters of %s bytes is known here\n",
+                function->name, function->layout);
         return CUDA_ERROR_NOT_SUPPORTED;
     }
     struct work work = {.stream = stream, .kind = WORK_KERNEL, .kernel = {.kernel = function->kernel}};
     for (int i = 0; function->layout[i]; i++)
-        work.kernel.parameters[i] = function->layout[i] == '8' ? *(uint64_t *)parameters[i] : *(uint32_t *)parameters[i];
+        work.kernel.parameters[i] =
+            function->layout[i] == '8' ? *(uint64_t *)parameters[i] : *(uint32_t *)parameters[i];
     return work_add(context, &work);
 }

@@ -25,7 +25,7 @@ unsigned char pattern_tail(struct pattern p, uint64_t words, uint32_t j) {
 }
 
 /* For the test that compares with known words. */
-__attribute__((visibility("default"))) uint32_t fakecuda_pattern_word(uint32_t kind, uint32_t base, uint32_t seed, uint32_t kappa,
-                                                                      uint32_t t, uint64_t index) {
+__attribute__((visibility("default")))
+uint32_t fakecuda_pattern_word(uint32_t kind, uint32_t base, uint32_t seed, uint32_t kappa, uint32_t t, uint64_t index) {
     return pattern_word((struct pattern){kind, base, seed, kappa, t}, index);
 }

@@ -41,7 +41,8 @@ static bool record_of_link(const char *path, struct handle_record *record, int64
     char info[128], text[64];
     const char *fd = strstr(path, "/fd/");
     if (!strncmp(path, "/dev/fd/", 8)) snprintf(info, sizeof info, "/proc/self/fdinfo/%s", path + 8);
-    else if (!strncmp(path, "/proc/", 6) && fd) snprintf(info, sizeof info, "%.*s/fdinfo/%s", (int)(fd - path), path, fd + 4);
+    else if (!strncmp(path, "/proc/", 6) && fd)
+        snprintf(info, sizeof info, "%.*s/fdinfo/%s", (int)(fd - path), path, fd + 4);
     else return false;
     int file = (int)syscall(SYS_openat, AT_FDCWD, info, O_RDONLY | O_CLOEXEC);
     if (file < 0) return false;
@@ -67,7 +68,8 @@ static bool disguise(int directory, const char *path, const char *target, ssize_
     }
     struct handle_record record;
     int64_t position;
-    if (record_of_link(path, &record, &position) && record.kind == HANDLE_DMABUF) snprintf(shown, room, "/dmabuf:%s", record.name);
+    if (record_of_link(path, &record, &position) && record.kind == HANDLE_DMABUF)
+        snprintf(shown, room, "/dmabuf:%s", record.name);
     else snprintf(shown, room, CONTROL_DEVICE); /* the driver's own descriptors too */
     return true;
 }
@@ -166,7 +168,8 @@ API int fstat64(int fd, struct stat64 *status) { return fstat(fd, (struct stat *
 
 API void *mmap(void *address, size_t length, int protection, int flags, int fd, off_t offset) {
     struct handle_record record;
-    if (flags & MAP_ANONYMOUS || !handle_read(fd, &record)) return raw_mmap(address, length, protection, flags, fd, offset);
+    if (flags & MAP_ANONYMOUS || !handle_read(fd, &record))
+        return raw_mmap(address, length, protection, flags, fd, offset);
     bool dmabuf = record.kind == HANDLE_DMABUF;
     const char *allowed = option(record.pinned ? "MMAP_PINNED" : "MMAP_DEVICE", -1);
     int error = allowed ? atoi(allowed) : record.pinned ? 0 : ERRNO_NOT_SUPPORTED;

@@ -61,7 +61,8 @@ static CUresult creation_fault(const CUmemAllocationProp *prop, const struct dev
     return host ? behave(host, "cuMemCreate") : CUDA_ERROR_INVALID_VALUE;
 }
 
-API cuMemCreate(CUmemGenericAllocationHandle *out, size_t size, const CUmemAllocationProp *prop, unsigned long long flags) {
+API cuMemCreate(CUmemGenericAllocationHandle *out, size_t size, const CUmemAllocationProp *prop,
+                unsigned long long flags) {
     ENTER();
     struct device *device;
     REQUIRE(out && !flags && size && size % GRANULARITY == 0, CUDA_ERROR_INVALID_VALUE);
@@ -155,11 +156,13 @@ static bool reserved(uint64_t base, uint64_t size) {
     return false;
 }
 
-API cuMemMap(CUdeviceptr base, size_t size, size_t offset, CUmemGenericAllocationHandle value, unsigned long long flags) {
+API cuMemMap(CUdeviceptr base, size_t size, size_t offset, CUmemGenericAllocationHandle value,
+             unsigned long long flags) {
     ENTER();
     struct segment *segment = memory_of(value);
     REQUIRE(segment && !flags && size && !offset, CUDA_ERROR_INVALID_VALUE); /* the driver takes no offset yet */
-    REQUIRE(base % GRANULARITY == 0 && size % GRANULARITY == 0 && size <= segment->about.size, CUDA_ERROR_INVALID_VALUE);
+    REQUIRE(base % GRANULARITY == 0 && size % GRANULARITY == 0, CUDA_ERROR_INVALID_VALUE);
+    REQUIRE(size <= segment->about.size, CUDA_ERROR_INVALID_VALUE);
     REQUIRE(reserved(base, size) && !range_overlapping(base, size), CUDA_ERROR_INVALID_VALUE);
     struct range *range = range_new(MAPPED, base, size);
     REQUIRE(range, CUDA_ERROR_OUT_OF_MEMORY);
@@ -205,8 +208,8 @@ static CUresult set_access(struct range *range, const CUmemAccessDesc *desc) {
     const struct handle_record *about = &range->segment->about;
     bool host_memory = about->location_type != CU_MEM_LOCATION_TYPE_DEVICE;
     if (desc->location.type != CU_MEM_LOCATION_TYPE_DEVICE) {
-        REQUIRE(desc->location.type == CU_MEM_LOCATION_TYPE_HOST || desc->location.type == CU_MEM_LOCATION_TYPE_HOST_NUMA,
-                CUDA_ERROR_INVALID_VALUE);
+        int type = desc->location.type;
+        REQUIRE(type == CU_MEM_LOCATION_TYPE_HOST || type == CU_MEM_LOCATION_TYPE_HOST_NUMA, CUDA_ERROR_INVALID_VALUE);
         REQUIRE(host_memory, CUDA_ERROR_INVALID_VALUE);
         return host_map(range, desc->flags) ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
     }
@@ -223,8 +226,9 @@ API cuMemSetAccess(CUdeviceptr base, size_t size, const CUmemAccessDesc *desc, s
     REQUIRE(desc && count && covered(base, size), CUDA_ERROR_INVALID_VALUE);
     for (uint64_t at = base; at < base + size; at += range_find(at)->size)
         for (size_t i = 0; i < count; i++) {
-            REQUIRE(desc[i].flags == CU_MEM_ACCESS_FLAGS_PROT_NONE || desc[i].flags == CU_MEM_ACCESS_FLAGS_PROT_READ ||
-                        desc[i].flags == CU_MEM_ACCESS_FLAGS_PROT_READWRITE,
+            int flags = desc[i].flags;
+            REQUIRE(flags == CU_MEM_ACCESS_FLAGS_PROT_NONE || flags == CU_MEM_ACCESS_FLAGS_PROT_READ ||
+                        flags == CU_MEM_ACCESS_FLAGS_PROT_READWRITE,
                     CUDA_ERROR_INVALID_VALUE);
             CUresult result = set_access(range_find(at), &desc[i]);
             if (result) return result;

@@ -18,7 +18,8 @@ static CUresult copy(struct context *context, const struct work *w) {
             n = available < n ? available : n;
         }
         if (!w->copy.to.pageable) {
-            REQUIRE(!range_check(context, w->copy.to.address + done, n, FOR_COPY | FOR_WRITE), CUDA_ERROR_ILLEGAL_ADDRESS);
+            REQUIRE(!range_check(context, w->copy.to.address + done, n, FOR_COPY | FOR_WRITE),
+                    CUDA_ERROR_ILLEGAL_ADDRESS);
             to = range_pointer(w->copy.to.address + done, &available);
             n = available < n ? available : n;
         }
