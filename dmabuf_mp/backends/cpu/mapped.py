@@ -78,20 +78,19 @@ class MappedBuffer:
         Waits until devices are done with it; DriverError if that takes longer than FENCE_TIMEOUT_S.
         """
         start, stop = (0, None) if whole else (self.offset_bytes, self.offset_bytes + self.size_bytes)
-        view = self._mapped()[start:stop]
         if self.handle != "dmabuf":
-            yield view
+            yield self._mapped()[start:stop]
             return
-        number = self._fd.fileno()
         with ExitStack() as synced:
             with translated(f"sync of {self.memory} memory"):
+                number = self._fd.fileno()
                 if not dmabuf.wait_idle(number, FENCE_TIMEOUT_S, write=write):
                     raise DriverError(
                         f"{self.memory}: a device's fence has not signalled in {FENCE_TIMEOUT_S:g} s"
                     )
                 # A write may be of a part, and then what lies beside it has to be current: always read, too.
                 synced.enter_context(dmabuf.sync(number, read=True, write=write))
-            yield view
+            yield self._mapped()[start:stop]
 
     def export(self, handle: str) -> Fd:
         """Return a new fd for the buffer."""

@@ -40,23 +40,19 @@ def _memfd(memory: str, size_bytes: int) -> Fd:
 
 
 @contextmanager
-def _udmabuf_limits(size_bytes: int) -> Iterator[None]:
-    """Raise Unsupported, and how to raise the limit, where EINVAL tells of one."""
+def _udmabuf_limit(size_bytes: int) -> Iterator[None]:
+    """Raise Unsupported, and how to raise the limit, where EINVAL means that it is reached."""
     try:
         yield
     except OSError as error:
         if error.errno != errno.EINVAL:
             raise
-        size_limit, list_limit = udmabuf.limit("size_limit_mb"), udmabuf.limit("list_limit")
-        if size_limit is not None and size_bytes > size_limit * MIB:
+        limit_mb = udmabuf.limit("size_limit_mb")
+        if limit_mb is not None and size_bytes > limit_mb * MIB:
             needed = -(-size_bytes // MIB)
             raise Unsupported(
-                f"{size_bytes} bytes are over udmabuf's size_limit_mb ({size_limit}):"
+                f"{size_bytes} bytes are over udmabuf's size_limit_mb ({limit_mb}):"
                 f" as root, echo {needed} > {udmabuf.PARAMETERS}/size_limit_mb"
-            ) from error
-        if list_limit is not None and list_limit < 1:
-            raise Unsupported(
-                f"udmabuf's list_limit is {list_limit}: as root, echo 1024 > {udmabuf.PARAMETERS}/list_limit"
             ) from error
         raise
 
@@ -71,7 +67,7 @@ def _udmabuf(size_bytes: int) -> Fd:
         _opened_udmabuf() as device,
         _memfd("udmabuf", size_bytes) as pages,
         translated("UDMABUF_CREATE"),
-        _udmabuf_limits(size_bytes),
+        _udmabuf_limit(size_bytes),
     ):
         return udmabuf.create(device.fileno(), pages.fileno(), size_bytes)
 
