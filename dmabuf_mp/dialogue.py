@@ -69,7 +69,7 @@ def unpack_ack(frame: Frame, round_: int) -> Ack:
         got, matched, mismatched = _ACK.unpack_from(frame.payload)
         rest = frame.payload[_ACK.size :]
         first = Mismatch(**json.loads(rest)) if rest else None
-    except (struct.error, ValueError, TypeError) as error:
+    except (struct.error, ValueError, TypeError, RecursionError) as error:
         raise ProtocolError(f"'ack' cannot be read: {error}") from error
     if got != round_:
         raise ProtocolError(f"expected the 'ack' of round {round_}, got that of round {got}")

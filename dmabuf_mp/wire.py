@@ -10,6 +10,7 @@ from __future__ import annotations
 import array
 import contextlib
 import errno
+import fcntl
 import json
 import os
 import resource
@@ -20,6 +21,7 @@ from typing import TYPE_CHECKING
 
 from dmabuf_mp.errors import PeerGone, ProtocolError, ResourceRefused
 from dmabuf_mp.fds import Fd
+from dmabuf_mp.linux import memfd
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -36,6 +38,7 @@ _HEADER_BYTES = _HEADER.size
 _SEQUENCES = 2**32
 _FD_SPACE = socket.CMSG_SPACE(MAX_FDS * 4)
 _TIMEVAL = struct.Struct("@ll")
+_PAYLOAD_SEALS = memfd.F_SEAL_SEAL | memfd.F_SEAL_SHRINK | memfd.F_SEAL_GROW | memfd.F_SEAL_WRITE
 # Plain integers: the flags of the socket module are enums, whose `|` costs more than a system call.
 _NOSIGNAL, _CLOEXEC, _DONTWAIT = (
     int(socket.MSG_NOSIGNAL),
@@ -94,7 +97,7 @@ class Frame:
         """Return the payload as a JSON object; raises ProtocolError."""
         try:
             value = json.loads(self.payload)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise ProtocolError(f"'{self.kind.word}' carries no JSON: {error}") from error
         if not isinstance(value, dict):
             raise ProtocolError(f"'{self.kind.word}' carries no JSON object")
@@ -246,6 +249,8 @@ class Channel:
                 f"the limit of open files ({limit}) is reached; raise it with 'ulimit -n'"
             )
         if not data:
+            if fds:
+                raise ProtocolError(f"{self.peer} sent fds without a frame")
             return None
         if flags & _TRUNC:
             raise ProtocolError(f"{self.peer} sent a frame of more than {MAX_FRAME_BYTES} bytes")
@@ -280,11 +285,15 @@ def _any_of(due: tuple[Kind, ...]) -> str:
 
 
 def sealed_payload(data: bytes) -> Fd:
-    """Return a sealed memfd that holds a payload too large for a frame."""
-    fd = Fd(os.memfd_create("dmabuf-mp:payload", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING))
-    view = memoryview(data)
-    while view:
-        view = view[os.write(fd.fileno(), view) :]
+    """Return a sealed memfd that holds a payload too large for a frame. Raises ResourceRefused."""
+    try:
+        fd = Fd(os.memfd_create("dmabuf-mp:payload", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING))
+        view = memoryview(data)
+        while view:
+            view = view[os.write(fd.fileno(), view) :]
+        fcntl.fcntl(fd.fileno(), memfd.F_ADD_SEALS, _PAYLOAD_SEALS)
+    except OSError as error:
+        raise ResourceRefused(f"no memory for a payload of {len(data)} bytes: {error.strerror}") from error
     return fd
 
 

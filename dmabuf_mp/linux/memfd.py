@@ -14,6 +14,7 @@ F_GET_SEALS = 1034
 F_SEAL_SEAL = 1
 F_SEAL_SHRINK = 2
 F_SEAL_GROW = 4
+F_SEAL_WRITE = 8
 
 
 def create(name: str, size_bytes: int, seals: int = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) -> Fd:
