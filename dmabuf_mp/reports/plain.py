@@ -12,6 +12,8 @@ if TYPE_CHECKING:
 
     from dmabuf_mp.model import Json, Scenario
 
+LONG = 60  # columns from which on a value stands below its row
+
 
 def entry(scenario: Scenario) -> dict[str, Json]:
     """Return what `list` says of one scenario."""
@@ -26,15 +28,26 @@ def entry(scenario: Scenario) -> dict[str, Json]:
 
 
 def rows(entries: Sequence[Mapping[str, Json]]) -> str:
-    """Return one aligned line for each entry, under the names of all fields."""
+    """Return one aligned line for each entry, under the names of the fields; long values stand below it."""
     fields = list(dict.fromkeys(field for one in entries for field in one))
-    cells = [fields, *([value(one.get(field)) for field in fields] for one in entries)]
-    widths = [max(width(row[i]) for row in cells) for i in range(len(fields))]
-    padded = (
-        "  ".join(cell + " " * (cells_ - width(cell)) for cell, cells_ in zip(row, widths, strict=True))
+    long = [name for name in fields if any(width(value(one.get(name))) > LONG for one in entries)]
+    short = [name for name in fields if name not in long]
+    cells = [short, *([value(one.get(name)) for name in short] for one in entries)]
+    widths = [max(width(row[i]) for row in cells) for i in range(len(short))]
+    heading, *aligned = (
+        "  ".join(cell + " " * (most - width(cell)) for cell, most in zip(row, widths, strict=True)).rstrip()
         for row in cells
     )
-    return "\n".join(line.rstrip() for line in padded)
+    lines = [heading]
+    for line, one in zip(aligned, entries, strict=True):
+        lines.append(line)
+        lines += [f"    {name}: {text}" for name in long for text in _one_by_one(one.get(name))]
+    return "\n".join(lines)
+
+
+def _one_by_one(content: Json) -> list[str]:
+    items = content if isinstance(content, (list, tuple)) else [content]
+    return [value(item) for item in items if item not in (None, "")]
 
 
 def tree(found: Mapping[str, Json]) -> str:
@@ -58,6 +71,8 @@ def value(content: Json) -> str:
     """Return one value on one line: lists with commas, nothing for null, mappings as `name=value`."""
     if content is None:
         return ""
+    if content in ([], {}):
+        return "none"
     if isinstance(content, bool):
         return "yes" if content else "no"
     if isinstance(content, dict):

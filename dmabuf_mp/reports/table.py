@@ -55,6 +55,9 @@ def table(report: Report, width: int) -> Text | None:
     if sum(widths) + 2 * len(widths) + REASON > width:
         return None
     for row in rows:
+        row[-1].truncate(
+            width - sum(widths) - 2 * len(widths), overflow="ellipsis"
+        )  # it is told in full below
         for cell, heading, cells in zip(row, HEADINGS, widths, strict=False):
             (cell.pad_left if heading in RIGHT else cell.pad_right)(cells - cell.cell_len)
     lines = [Text("  ").join(row) for row in rows]
