@@ -228,7 +228,7 @@ def main() -> int:
     if "kernels" in wanted:
         script.kernels(selectors[:2], 2**24 + 4099 if options.software else 2**32 + 4099)
     if "speed" in wanted:
-        script.speed(2**22 if options.software else 2**32, 11, options.sweep)
+        script.speed(2**20 if options.software else 2**32, 11, options.sweep)
     if "start" in wanted:
         script.start(devices)
     if "paths" in wanted:

@@ -20,6 +20,7 @@ OUT_OF_MEMORY = 2
 NOT_INITIALIZED = 3
 STUB_LIBRARY = 34
 NO_DEVICE = 100
+UNSUPPORTED_PTX_VERSION = 222
 NOT_SUPPORTED = 801
 
 MULTIPROCESSOR_COUNT = 16
@@ -48,6 +49,7 @@ ACCESS_READWRITE = 3
 _HINTS = {
     NOT_INITIALIZED: " (where this process was forked from one that had initialised CUDA, nothing helps"
     " but a fresh process)",
+    UNSUPPORTED_PTX_VERSION: " (the driver is older than 525: update it)",
 }
 
 
