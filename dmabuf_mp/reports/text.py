@@ -66,15 +66,17 @@ def log_text(worker: str, line: LogLine) -> str:
 
 
 def details(scenario: ScenarioReport) -> list[str]:
-    """Say in full what came of a scenario: each mismatch, each path passed over, each culprit, each note."""
-    lines = []
+    """Say in full what came of a scenario: each path passed over, each mismatch, each culprit, each note."""
+    overs = dict.fromkeys(over for link in scenario.links for over in link.passed_over)
+    lines = [f"passed over {over.path}: {over.reason}" for over in overs]
+    if scenario.outcome is Outcome.SKIPPED and len(lines) == 1:
+        lines = []  # it is the scenario's own reason
     for link in scenario.links:
-        name = f"{link.producer} -> {link.consumer}"
-        lines += [f"{name}: passed over {over.path}: {over.reason}" for over in link.passed_over]
         if link.mismatches:
-            lines.append(f"{name}: {link.mismatches} mismatches by way of {link.path}{first(link)}")
+            what = f"{link.mismatches} mismatches by way of {link.path}{first(link)}"
+            lines.append(f"{link.producer} -> {link.consumer}: {what}")
     for worker in scenario.workers:
-        if worker.reason and worker.outcome is not Outcome.PASSED:
+        if worker.reason and worker.outcome not in (Outcome.PASSED, Outcome.SKIPPED):
             pid = "" if worker.pid is None else f", pid {worker.pid}"
             lines.append(f"{label(worker)} ({worker.device}{pid}): {worker.outcome}: {worker.reason}")
     lines += [f"mapped: {source}={target}" for source, target in scenario.mapped.items()]
