@@ -54,7 +54,7 @@ class _Window:
             return step if everywhere else f"torn:{step}"
         if shift := self.shift():
             return f"shifted:{shift:+d}"
-        if not everywhere and all((got ^ self.due(i)).bit_count() == 1 for i, got in wrong.items()):
+        if all((got ^ self.due(i)).bit_count() == 1 for i, got in wrong.items()):
             return "scattered_bits"
         if 4 <= len(wrong) == len(self.data) // 4 and self.same_difference(wrong):
             return "another_buffer"

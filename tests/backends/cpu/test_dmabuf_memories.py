@@ -251,6 +251,35 @@ def test_every_step_that_finds_no_fd_is_refused_and_leaks_nothing(memory: str) -
     assert set(refused) == {"refused True True"}
 
 
+def test_every_access_is_bracketed_by_sync(
+    cpu: CpuDevice, memory: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The kernel does the work; the wrapper around the call only notes the directions."""
+    real, seen = dmabuf.sync, []
+
+    @contextmanager
+    def noted(fd: int, *, read: bool, write: bool) -> Iterator[None]:
+        with real(fd, read=read, write=write):
+            seen.append("write" if write else "read")
+            yield
+        seen.append("end")
+
+    monkeypatch.setattr(dmabuf, "sync", noted)
+    buffer = memories.allocate(memory, SIZE, {})
+    for access, directions in (
+        (lambda: None, ["write", "end"]),  # the poison
+        (lambda: cpu.fill(buffer, Pattern(), 0), ["write", "end"]),
+        (lambda: cpu.check(buffer, Pattern(), 0), ["read", "end"]),
+        (lambda: cpu.read(buffer, 0, 4), ["read", "end"]),
+        (lambda: cpu.write(buffer, 0, b"abcd"), ["write", "end"]),
+        (lambda: cpu.copy(buffer, buffer), ["read", "write", "end", "end"]),
+    ):
+        access()
+        assert seen == directions
+        seen.clear()
+    buffer.close()
+
+
 def test_a_fence_that_does_not_signal_ends_the_access_and_one_that_does_lets_it_go_on(
     cpu: CpuDevice, buffer: MappedBuffer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
