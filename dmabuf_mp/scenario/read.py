@@ -110,10 +110,10 @@ def place_of(root: Mapping, where: Where) -> Place:
 
 
 def _tell(root: Mapping, error: Any, report: Report) -> str:
-    """Report one of the model's errors in an author's words; return the key that was meant."""
+    """Report one of the model's errors in an author's words; return the key that was meant, if any."""
     where: Where = error["loc"]
     place, node = _follow(root, where)
-    key = str(where[-1])
+    key = next(key for key in reversed(where) if isinstance(key, str))
     if error["type"] == "extra_forbidden":
         message, key = _unknown(where)
         report(place, message)
@@ -142,7 +142,7 @@ def _tell(root: Mapping, error: Any, report: Report) -> str:
 
 
 def _unknown(where: Where) -> tuple[str, str]:
-    """Say of an unknown key whose it is, or which one was probably meant; return that as well."""
+    """Say of an unknown key whose it is, or which one was probably meant; return that one as well."""
     key = str(where[-1])
     *above, _ = where
     kind = str(above[0]).removesuffix("s") if above else "document"
@@ -150,10 +150,10 @@ def _unknown(where: Where) -> tuple[str, str]:
     if kind in shape.ROLES:
         owners = [role for role in shape.ROLES if key in shape.keys(role)]
         if owners:
-            return f"a {kind} has no {key!r}: it belongs to a {' or a '.join(owners)}", key
+            return f"a {kind} has no {key!r}: it belongs to a {' or a '.join(owners)}", ""
     near = shape.suggestion(key, known)
     hint = f"did you mean {near!r}?" if near else f"expected one of {', '.join(known)}"
-    return f"unknown key {shape.describe(key)}{f' in {kind}' if above else ''}: {hint}", near or key
+    return f"unknown key {shape.describe(key)}{f' in {kind}' if above else ''}: {hint}", near or ""
 
 
 def _tell_missing(root: Mapping, fields: dict[str, Any], guessed: set[str], report: Report) -> None:
@@ -191,7 +191,7 @@ def _forget(data: dict[str, Any], where: Where, meant: str, broken: set[str]) ->
     label = "producer" if top == "producer" else f"{str(top).removesuffix('s')}[{at if top in _LISTS else 0}]"
     if rest and isinstance(holder[at], dict):
         holder[at].pop(rest[0], None)
-        if rest[0] not in _PATH_KEYS and meant not in _PATH_KEYS:
+        if meant not in _PATH_KEYS:
             return
     else:
         holder[at] = {}

@@ -26,10 +26,10 @@ class Unreadable(Exception):
 
 def files(path: str) -> tuple[str, ...]:
     """Return the scenario files that a path stands for: itself, or those in a folder, in order of name."""
-    if path == STDIN or not Path(path).is_dir():
+    if path == STDIN or not os.path.isdir(path):  # noqa: PTH112 - answers for every path, Path raises
         return (path,)
     found: list[str] = []
-    for folder, folders, names in os.walk(path):
+    for folder, folders, names in os.walk(path, onerror=_raise):
         folders[:] = sorted(name for name in folders if not name.startswith("."))
         found += (
             str(Path(folder, name)) for name in names if not name.startswith(".") and name.endswith(_ENDINGS)
@@ -37,6 +37,10 @@ def files(path: str) -> tuple[str, ...]:
     if not found:
         raise Unreadable(f"no scenarios in this folder: expected files that end in {' or '.join(_ENDINGS)}")
     return tuple(sorted(found))
+
+
+def _raise(error: OSError) -> None:
+    raise Unreadable(f"{error.filename} cannot be read: {error.strerror}") from error
 
 
 def text_of(file: str) -> str:
@@ -74,10 +78,12 @@ def _content(file: str) -> bytes:
         deadline_s = time.monotonic() + _PIPE_PATIENCE_S
         content = bytearray()
         while len(content) <= MAX_BYTES:
-            ready, _, _ = select.select([fd], [], [], max(0.0, deadline_s - time.monotonic()))
-            if not ready:
-                raise Unreadable(f"nothing more came through this pipe for {_PIPE_PATIENCE_S:.0f} s")
-            part = os.read(fd, MAX_BYTES + 1 - len(content))
+            try:
+                part = os.read(fd, MAX_BYTES + 1 - len(content))
+            except BlockingIOError:
+                if not select.select([fd], [], [], max(0.0, deadline_s - time.monotonic()))[0]:
+                    raise Unreadable(f"this pipe has not ended after {_PIPE_PATIENCE_S:.0f} s") from None
+                continue
             if not part:
                 break
             content += part
