@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import signal
 import sys
@@ -21,6 +22,9 @@ if TYPE_CHECKING:
     from dmabuf_mp.wire import Frame
 
 _READ_BYTES = 64 * 1024
+# What is taken from one worker in one go, so that one that never stops talking does not stop the loop.
+_FRAMES_AT_ONCE = 64
+_FRAMES_LEFT = 4096  # more than the queue of a worker that has ended can hold
 LEVELS = ("stdout", "stderr", "stack")
 
 
@@ -70,17 +74,20 @@ class Handle:
         """Work for nobody: what still comes is dropped."""
         self.on_frame, self.on_output = _drop, _ignore
 
-    def read_frames(self) -> bool:
-        """Take every frame that is there; False at their end, or where what came is no frame."""
+    def read_frames(self, at_most: int = _FRAMES_AT_ONCE) -> bool:
+        """Take the frames that are there; False at their end, or where what came is no frame."""
         try:
-            while (frame := self._next_frame()) is not None:
+            for _ in range(at_most):
+                if (frame := self._next_frame()) is None:
+                    return False
                 self.on_frame(frame)
         except BlockingIOError:
             return True
         except DmabufMpError as error:
             self.broken = str(error)
             self.signal(signal.SIGKILL)
-        return False
+            return False
+        return True
 
     def _next_frame(self) -> Frame | None:
         if self.control.closed:
@@ -88,33 +95,25 @@ class Handle:
         kinds = (wire.Kind.READY, wire.Kind.LOG, wire.Kind.RESULT)
         return self.control.receive(*kinds, end_is_due=True, wait=False)
 
-    def read_output(self, level: str) -> bool:
-        """Take what a pipe holds; False at its end."""
-        while True:
-            try:
-                data = os.read(self.pipes[level], _READ_BYTES)
-            except BlockingIOError:
-                return True
-            if not data:
-                return False
-            self.on_output(level, data)
-            if len(data) < _READ_BYTES:
-                return True
-
-    def drain(self) -> None:
-        """Take everything that the worker has sent and printed up to now."""
-        self.read_frames()
-        for level in self.pipes:
-            while self.read_output(level) and self._has_more(level):
-                pass
-
-    def _has_more(self, level: str) -> bool:
+    def read_output(self, level: str) -> int:
+        """Take what a pipe holds, 64 KiB at most, and return how much that was; -1 at its end."""
         try:
             data = os.read(self.pipes[level], _READ_BYTES)
         except BlockingIOError:
-            return False
+            return 0
+        if not data:
+            return -1
         self.on_output(level, data)
-        return bool(data)
+        return len(data)
+
+    def drain(self) -> None:
+        """Take everything that the worker has sent and printed up to now."""
+        self.read_frames(_FRAMES_LEFT)
+        for level, number in self.pipes.items():
+            # No more than the pipe can hold: a process that was left behind may print for ever.
+            left = fcntl.fcntl(number, fcntl.F_GETPIPE_SZ)
+            while left > 0 and (taken := self.read_output(level)) > 0:
+                left -= taken
 
     def reap(self) -> bool:
         """Look whether the process has ended; True once it has."""

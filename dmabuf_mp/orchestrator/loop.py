@@ -24,6 +24,7 @@ TERM_GRACE_S = 0.5
 KILL_GRACE_S = 5.0
 STACK_WAIT_S = 0.3
 _POLL_S = 0.05  # where the kernel has no pidfd, ends are looked for this often
+_TICK_S = 1.0  # the longest sleep: what exceeds it tells that this process itself was stopped
 
 
 class Interrupted(DmabufMpError):
@@ -44,8 +45,12 @@ class Loop:
         self._teardown = False
         self._wake: tuple[int, int] | None = None
         self._tied_to = tied_to
+        self._not_ours: frozenset[int] = frozenset()
+        self._was_subreaper = False
 
     def __enter__(self) -> Loop:
+        self._not_ours = process.children()
+        self._was_subreaper = process.is_subreaper()
         process.prctl(process.PR_SET_CHILD_SUBREAPER, 1)
         read, write = self._wake = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
         self._selector.register(read, selectors.EVENT_READ, lambda: self._drain_wakeups(read))
@@ -66,6 +71,7 @@ class Loop:
         self._selector.close()
         for number in self._wake or ():
             os.close(number)
+        process.prctl(process.PR_SET_CHILD_SUBREAPER, int(self._was_subreaper))
 
     # Signals.
 
@@ -76,7 +82,10 @@ class Loop:
     def _on_owner(self) -> None:
         """Hear from the program that this run belongs to: a byte is its interrupt, the end is its end."""
         if self._tied_to is not None:
-            said = os.read(self._tied_to, 1)
+            try:
+                said = os.read(self._tied_to, 1)
+            except OSError:  # it ended without having read what we told it
+                said = b""
             self._selector.unregister(self._tied_to)
             self._tied_to = None
             self._on_signal(signal.SIGINT if said else signal.SIGTERM, None)
@@ -107,7 +116,7 @@ class Loop:
             worker.control.close()
 
     def _output(self, worker: Handle, level: str) -> None:
-        if not worker.read_output(level):
+        if worker.read_output(level) < 0:
             self._selector.unregister(worker.pipes[level])
             os.close(worker.pipes.pop(level))
 
@@ -139,9 +148,10 @@ class Loop:
     def _serve(self, timeout: float | None) -> None:
         if any(worker.pidfd is None for worker in self.workers.values()):
             timeout = _POLL_S if timeout is None else min(timeout, _POLL_S)
+        timeout = _TICK_S if timeout is None else min(timeout, _TICK_S)
         self.clock.slept(0)
         events = self._selector.select(timeout)
-        self.clock.slept(float("inf") if timeout is None else timeout)
+        self.clock.slept(timeout)
         for key, _ in events:
             if key.fd in self._selector.get_map():
                 key.data()
@@ -195,11 +205,16 @@ class Loop:
     def sweep(self) -> list[str]:
         """Kill and reap every child that is not a worker: what a worker's role left behind."""
         found = []
-        for pid in process.children() - self.workers.keys() - set(self.left):
-            found.append(f"process {pid} ({process.command(pid)})")
-            with contextlib.suppress(ProcessLookupError, ChildProcessError):
-                os.kill(pid, signal.SIGKILL)
-                limit = time.monotonic() + KILL_GRACE_S
-                while os.waitpid(pid, os.WNOHANG)[0] == 0 and time.monotonic() < limit:
-                    time.sleep(0.001)
+        limit = time.monotonic() + KILL_GRACE_S
+        # What is killed leaves its own children to this process: until there are none.
+        while (there := self._strays()) and time.monotonic() < limit:
+            for pid in there:
+                found.append(f"process {pid} ({process.command(pid)})")
+                with contextlib.suppress(ProcessLookupError, ChildProcessError):
+                    os.kill(pid, signal.SIGKILL)
+                    while os.waitpid(pid, os.WNOHANG)[0] == 0 and time.monotonic() < limit:
+                        time.sleep(0.001)
         return found
+
+    def _strays(self) -> frozenset[int]:
+        return process.children() - self.workers.keys() - set(self.left) - self._not_ours
