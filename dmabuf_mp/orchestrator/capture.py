@@ -39,10 +39,12 @@ class Capture:
             self.add(level, line.decode(errors="replace"))
 
     def end(self) -> None:
-        """Take what is left of lines without an end."""
+        """Take what is left of lines without an end, and tell of the lines that were held back until now."""
         for level, rest in self._partial.items():
             self.add(level, rest.decode(errors="replace"))
         self._partial.clear()
+        for line in self.lines()[len(self._head) :]:
+            self._seen(line)
 
     def add(self, level: str, message: str) -> None:
         """Add a line as of now."""
