@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import pickle
+import signal
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from dmabuf_mp import plan, wire
-from dmabuf_mp.errors import DmabufMpError
+from dmabuf_mp.errors import DmabufMpError, PeerGone, ProtocolError
 from dmabuf_mp.linux import process
 from dmabuf_mp.model import LogLine, Outcome, ScenarioReport, WorkerReport, verdict
 from dmabuf_mp.orchestrator.capture import Capture
@@ -19,7 +20,7 @@ from dmabuf_mp.wire import Kind
 
 if TYPE_CHECKING:
     import socket
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from dmabuf_mp.assignment import Part
     from dmabuf_mp.fds import Fd
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
 SETTLE_S = 2.0
 _INLINE_BYTES = 32 * 1024
 _LINKS_PER_FRAME = 200
+_PLAYED_TO_ITS_END = ("mismatch", "ledger")  # it failed, and kept no peer from its own end
 
 
 @dataclass(slots=True)
@@ -52,6 +54,17 @@ class Playing:
     def waits_for(self) -> str | None:
         """The peer that this part waits for, by its board."""
         return self.worker.boards[self.slot].peer if self.end is None else None
+
+
+def _read_end(label: str, message: Mapping[str, Json]) -> End:
+    culprit = message["culprit"]
+    return End(
+        label,
+        Outcome(str(message["outcome"])),
+        str(message["code"]),
+        str(message["reason"]),
+        str(culprit) if culprit is not None else None,
+    )
 
 
 class ScenarioRun:
@@ -83,10 +96,21 @@ class ScenarioRun:
         except DmabufMpError as error:
             self._end_unfinished(Outcome.ERROR, "resource", str(error))
         self._give_back()
+        self._find_interrupted()
         ends = [playing.end for playing in self._playing.values() if playing.end is not None]
         if any(end.outcome is Outcome.INTERRUPTED for end in ends):
             return self._report(Outcome.INTERRUPTED, "interrupted", "interrupted")
         return self._report(*judge(ends))
+
+    def _find_interrupted(self) -> None:
+        """Tell workers that the interrupt of the whole process group killed from those that crashed."""
+        if self._loop.interrupted_by is None:
+            return
+        name = signal.Signals(self._loop.interrupted_by).name
+        for label, playing in self._playing.items():
+            how = playing.worker.exit
+            if how is not None and how.signal == name and playing.end and playing.end.code == "killed":
+                playing.end = End(label, Outcome.INTERRUPTED, "interrupted", f"interrupted by {name}")
 
     # Handing out.
 
@@ -144,7 +168,7 @@ class ScenarioRun:
             for start in range(0, len(sockets), _LINKS_PER_FRAME):
                 numbers = [sock.fileno() for sock in sockets[start : start + _LINKS_PER_FRAME]]
                 worker.control.send(Kind.LINKS, b"", numbers, wait=False)
-        except (DmabufMpError, BlockingIOError):
+        except (PeerGone, BlockingIOError):
             pass  # it ended, or does not listen: its end or its deadline tells
         finally:
             if big is not None:
@@ -161,20 +185,18 @@ class ScenarioRun:
         playing = self._playing.get(str(message.get("label")))
         if playing is None or playing.end is not None:
             return
-        if frame.kind is Kind.READY:
-            playing.ready = True
-        elif frame.kind is Kind.LOG:
-            playing.capture.add(str(message["level"]), str(message["message"]))
-        else:
-            culprit = message["culprit"]
-            playing.result = message
-            playing.end = End(
-                playing.part.label,
-                Outcome(str(message["outcome"])),
-                str(message["code"]),
-                str(message["reason"]),
-                str(culprit) if culprit is not None else None,
-            )
+        try:
+            if frame.kind is Kind.READY:
+                playing.ready = True
+            elif frame.kind is Kind.LOG:
+                playing.capture.add(str(message["level"]), str(message["message"]))
+            else:
+                playing.end = _read_end(playing.part.label, message)
+                playing.result = message
+        except (KeyError, ValueError) as error:
+            raise ProtocolError(
+                f"{frame.kind.word!r} of {playing.part.label} is malformed: {error}"
+            ) from error
 
     def _look_for_ends(self) -> None:
         """Notice workers that ended without a result: crashed, whatever their status is."""
@@ -201,14 +223,19 @@ class ScenarioRun:
         unfinished = self._unfinished()
         if self._all_ready is None and all(playing.ready for playing in unfinished):
             self._all_ready = self._loop.clock.now()
-        if self._settle is None and unfinished and self._has_cause():
+        if self._settle is None and unfinished and self._cause() is not None:
             self._settle = self._loop.clock.now() + SETTLE_S * self._loop.scale
         return not unfinished
 
-    def _has_cause(self) -> bool:
-        """Whether a part ended badly by itself, so that the others only have to follow."""
-        bad = [p.end for p in self._playing.values() if p.end and p.end.outcome is not Outcome.PASSED]
-        return any(self._playing.get(end.culprit or "", None) is None for end in bad)
+    def _cause(self) -> str | None:
+        """Return the part that broke the dialogue by itself, so that the others only have to follow."""
+        for label, playing in self._playing.items():
+            end = playing.end
+            if end is None or end.outcome is Outcome.PASSED or end.code in _PLAYED_TO_ITS_END:
+                continue
+            if end.culprit not in self._playing:
+                return label
+        return None
 
     def _finished_or_changed(self) -> Callable[[], bool]:
         before = (self._all_ready, self._settle, self._phases())
@@ -239,12 +266,15 @@ class ScenarioRun:
         self._loop.stacks({playing.worker.pid: playing.worker for playing in unfinished}.values())
         unfinished = self._unfinished()
         if self._settle is not None:
-            cause = next(p.part.label for p in self._playing.values() if p.end and p.end.culprit is None)
+            cause = self._cause()
             for playing in unfinished:
                 reason = f"was {self._doing(playing)} when {cause} ended; ended by the orchestrator"
                 playing.end = End(playing.part.label, Outcome.ERROR, "peer_gone", reason, cause)
         else:
-            waiting = {playing.part.label: playing.waits_for for playing in unfinished}
+            waiting = {
+                playing.part.label: None if self._is_stopped(playing) else playing.waits_for
+                for playing in unfinished
+            }
             culprits = stuck(waiting)
             limit_s = self._planned.deadline_s if self._all_ready is not None else None
             for playing in unfinished:
@@ -262,6 +292,10 @@ class ScenarioRun:
             playing.end = End(label, Outcome.ERROR, "peer_gone", f"was {doing}", culprit)
 
     @staticmethod
+    def _is_stopped(playing: Playing) -> bool:
+        return process.state(playing.worker.pid) in ("T", "t")
+
+    @staticmethod
     def _doing(playing: Playing) -> str:
         """Say what a worker is at: its phase, whom it waits for, the last frame, whether it is stopped."""
         board = playing.worker.boards[playing.slot]
@@ -270,10 +304,9 @@ class ScenarioRun:
             text += f", waiting for '{board.due}' from {board.peer}"
         if board.last_frame:
             text += f", after {board.last_frame}"
-        state = process.state(playing.worker.pid)
-        if state in ("T", "t"):
+        if ScenarioRun._is_stopped(playing):
             text += ", stopped by a signal"
-        elif state == "D":
+        elif process.state(playing.worker.pid) == "D":
             text += ", inside a call of the kernel (state D)"
         return text
 
