@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import shutil
 import subprocess
 from pathlib import Path
 
@@ -12,15 +13,19 @@ BUILD = SOURCES / "build"
 
 
 def build() -> Path:
-    """Compile what has changed, once at a time, and return the folder with the libraries.
+    """Compile what has changed, one process at a time, and return the folder with the libraries.
 
-    Raises RuntimeError with the compiler's words where it fails.
+    Raises RuntimeError with what is missing, or with the compiler's words.
     """
-    BUILD.mkdir(exist_ok=True)
-    with (BUILD / "lock").open("w") as lock:
+    if missing := [tool for tool in ("gcc", "make") if not shutil.which(tool)]:
+        raise RuntimeError(f"the software CUDA driver needs {' and '.join(missing)} to build")
+    lock = os.open(SOURCES, os.O_RDONLY | os.O_CLOEXEC)  # the folder itself, which may be read-only
+    try:
         fcntl.flock(lock, fcntl.LOCK_EX)
         command = ["make", "-s", "-C", str(SOURCES), f"OUT={BUILD}"]
         made = subprocess.run(command, capture_output=True, text=True, check=False)
+    finally:
+        os.close(lock)
     if made.returncode:
         raise RuntimeError(f"the software CUDA driver does not build:\n{made.stdout}{made.stderr}")
     return BUILD

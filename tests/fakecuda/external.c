@@ -74,15 +74,20 @@ CUresult import_segment(int fd, const struct handle_record *record, const char *
     return *segment ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
 }
 
-static CUresult import(const CUDA_EXTERNAL_MEMORY_HANDLE_DESC *desc, struct segment **segment) {
+static CUresult import(const struct context *context, const CUDA_EXTERNAL_MEMORY_HANDLE_DESC *desc,
+                       struct segment **segment) {
     struct handle_record record;
+    const struct device *device = context->device;
     int fd = desc->handle.fd;
     bool ours = handle_read(fd, &record);
     if (desc->type == CU_EXTERNAL_MEMORY_HANDLE_TYPE_DMABUF_FD) {
         REQUIRE(!desc->flags, CUDA_ERROR_INVALID_VALUE);
+        const char *asked = option("IMPORT_DMABUF", device->index);
+        REQUIRE(asked || device_attribute(device, CU_DEVICE_ATTRIBUTE_DMA_BUF_SUPPORTED), CUDA_ERROR_NOT_SUPPORTED);
+        if (!ours) ours = handle_read_kernel(fd, &record);
         if (!ours || record.kind != HANDLE_DMABUF) {
-            CUresult unsupported = behave(option("IMPORT_DMABUF", -1), "cuImportExternalMemory");
-            return unsupported > 0 ? unsupported : CUDA_ERROR_INVALID_VALUE;
+            int refused = behave(asked, "cuImportExternalMemory"); /* of a driver that imports none at all */
+            return refused > 0 ? refused : CUDA_ERROR_INVALID_VALUE;
         }
         REQUIRE(desc->size <= record.size, CUDA_ERROR_INVALID_VALUE);
         return import_segment(fd, &record, "IMPORT_DMABUF", segment);
@@ -102,7 +107,7 @@ API cuImportExternalMemory(CUexternalMemory *out, const CUDA_EXTERNAL_MEMORY_HAN
     REQUIRE(out && desc && desc->size && desc->handle.fd >= 0, CUDA_ERROR_INVALID_VALUE);
     struct external *external = object_new(EXTERNAL, sizeof *external, context);
     REQUIRE(external, CUDA_ERROR_OUT_OF_MEMORY);
-    CUresult result = import(desc, &segment);
+    CUresult result = import(context, desc, &segment);
     if (result) {
         object_delete(external);
         return result;

@@ -27,13 +27,23 @@ static bool read_at(int fd, int64_t position, struct handle_record *record) {
     return got == sizeof *record && !memcmp(record->magic, magic, sizeof magic);
 }
 
-bool handle_read(int fd, struct handle_record *record) {
+static bool link_begins(int fd, const char *prefix) {
     char path[48], target[64];
     snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
     ssize_t length = raw_readlink(AT_FDCWD, path, target, sizeof target);
-    size_t prefix = sizeof HANDLE_LINK_PREFIX - 1;
-    if (length < (ssize_t)prefix || memcmp(target, HANDLE_LINK_PREFIX, prefix)) return false;
-    return read_at(fd, syscall(SYS_lseek, fd, 0, SEEK_CUR), record);
+    return length >= (ssize_t)strlen(prefix) && !memcmp(target, prefix, strlen(prefix));
+}
+
+bool handle_read(int fd, struct handle_record *record) {
+    return link_begins(fd, HANDLE_LINK_PREFIX) && read_at(fd, syscall(SYS_lseek, fd, 0, SEEK_CUR), record);
+}
+
+bool handle_read_kernel(int fd, struct handle_record *record) {
+    if (!link_begins(fd, "/dmabuf:")) return false;
+    enum { HOST = 2 }; /* CU_MEM_LOCATION_TYPE_HOST */
+    *record = (struct handle_record){.kind = HANDLE_DMABUF, .location_type = HOST};
+    record->size = (uint64_t)syscall(SYS_lseek, fd, 0, SEEK_END);
+    return true;
 }
 
 bool handle_read_at(const char *path, int64_t position, struct handle_record *record) {
@@ -47,7 +57,8 @@ bool handle_read_at(const char *path, int64_t position, struct handle_record *re
 int handle_reopen(int fd) {
     char path[48];
     snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
-    return (int)syscall(SYS_openat, AT_FDCWD, path, O_RDWR | O_CLOEXEC);
+    int opened = (int)syscall(SYS_openat, AT_FDCWD, path, O_RDWR | O_CLOEXEC);
+    return opened < 0 && errno == ENXIO ? (int)syscall(SYS_fcntl, fd, F_DUPFD_CLOEXEC, 0) : opened;
 }
 
 int handle_export(int memory, const struct handle_record *record) {

@@ -32,13 +32,17 @@ struct handle_record {
 /* False where the descriptor is none of ours, or is the driver's own and stands for no export. */
 bool handle_read(int fd, struct handle_record *record);
 
+/* The same for a dma-buf of the kernel's own, of udmabuf or a heap: host memory of the whole size. */
+bool handle_read_kernel(int fd, struct handle_record *record);
+
 /* A new descriptor, close-on-exec, of the memfd `memory` that stands for the record; -1 and errno. */
 int handle_export(int memory, const struct handle_record *record);
 
 /* Overwrites the record that the descriptor stands for. */
 void handle_update(int fd, const struct handle_record *record);
 
-/* A second descriptor of the memfd behind any of our descriptors, with a position of its own. */
+/* A second descriptor of the memfd behind any of our descriptors, with a position of its own; of a kernel's dma-buf,
+ * which has none, a duplicate. */
 int handle_reopen(int fd);
 
 /* Reads the record at a position of the memfd that `path` (of /proc) leads to. */

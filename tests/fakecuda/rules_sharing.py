@@ -193,13 +193,14 @@ def an_importer_must_see_the_gpu() -> None:
 
 
 @rule(ATTR_146=0, ATTR_124_DEV1=0)
-def exports_follow_the_attributes() -> None:
+def exports_and_imports_follow_the_attributes() -> None:
     cu.start(0)
     assert code("cuMemGetHandleForAddressRange", cu.pinned(SIZE), SIZE, cu.DMA_BUF_FD, 0) == INVALID_VALUE
-    os.close(export_device())
+    fd = export_device()
     cu.use(1)
     pointer = created(cu.DEVICE)[0]
     assert code("cuMemGetHandleForAddressRange", pointer, SIZE, cu.DMA_BUF_FD, 0) == NOT_SUPPORTED
+    assert code("cuImportExternalMemory", cu.external(fd, SIZE)) == NOT_SUPPORTED
 
 
 @rule(
