@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from dmabuf_mp.reports.outlet import Outlet
 
 REDRAW_S = 0.1
+REASON = 80  # columns of a reason on a plain line
 
 
 class Progress:
@@ -57,7 +58,10 @@ class Progress:
         if self._verbosity < 0 or (good and self._line and self._verbosity == 0):
             return
         text = f"{self._position} {printable(report.name)}: {report.outcome} in {seconds(report.elapsed_s)}"
-        lines = [text if report.outcome is Outcome.PASSED else f"{text}: {printable(report.reason)}"]
+        reason = printable(report.reason)
+        if len(reason) > REASON:
+            reason = reason[: REASON - 1] + "…"  # the report tells all of it
+        lines = [text if report.outcome is Outcome.PASSED else f"{text}: {reason}"]
         if not good:
             lines += [f"    {line}" for line in details(report)]
             if self._verbosity == 0:
