@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -24,15 +25,16 @@ import boot
 import prepare
 
 # What runs in each guest: name, and a command for its shell, which has the package's Python
-# first in PATH and the folder for reports in $REPORT.
+# first in PATH, the folder for reports in $REPORT and the test files to look into in $TESTS.
 COMMANDS = {
     "6.12": {
-        "tests": 'python -m pytest -q -m dmabuf -p no:cacheprovider --junit-xml="$REPORT/tests.xml" tests',
-        "scenarios": 'python -m dmabuf_mp run --junit "$REPORT/scenarios.xml" scenarios/cpu*.yaml',
+        "tests": 'python -m pytest -q -m dmabuf -p no:cacheprovider --junit-xml="$REPORT/tests.xml" $TESTS',
+        "scenarios": 'dmabuf-mp run --strict -k "not gpu" --junit "$REPORT/cpu.xml" scenarios/cpu*.yaml',
+        "devices": "dmabuf-mp devices",
     },
     "6.1": {
-        "devices": "python -m dmabuf_mp devices",
-        "explain": "python -m dmabuf_mp explain scenarios",
+        "devices": "dmabuf-mp devices",
+        "skips": "dmabuf-mp run scenarios/cpu_udmabuf.yaml scenarios/cpu_dma_heap.yaml; test $? = 77",
     },
 }
 NO_SKIPS = {"6.12": ("tests.xml",)}  # reports in which nothing may be skipped
@@ -47,7 +49,7 @@ ENVIRONMENT = (
 def run_all(releases: list[str], reports: Path, timeout_s: float) -> list[str]:
     """Runs the commands of each kernel; returns what went wrong, a line each."""
     started = time.monotonic()
-    compile_on_host()
+    tests = compile_on_host()
     lines = [f"{'host':5} {'compile':12} {time.monotonic() - started:7.1f} s"]
     problems: list[str] = []
     for release in releases:
@@ -60,7 +62,7 @@ def run_all(releases: list[str], reports: Path, timeout_s: float) -> list[str]:
                 command=(sys.executable, str(Path(__file__).resolve()), "--inside", release),
                 release=release,
                 keep=folder,
-                environment=(*ENVIRONMENT, f"REPORT={folder}"),
+                environment=(*ENVIRONMENT, f"REPORT={folder}", f"TESTS={' '.join(tests)}"),
                 timeout_s=timeout_s,
             )
         )
@@ -79,15 +81,19 @@ def run_all(releases: list[str], reports: Path, timeout_s: float) -> list[str]:
     return problems
 
 
-def compile_on_host() -> None:
-    """Writes the byte code that the guest cannot write, since its files are read-only.
+def compile_on_host() -> list[str]:
+    """Writes the byte code that the guest cannot write, its files being read-only.
 
     Collecting the tests writes pytest's own, and ends early where they cannot be imported.
+    Returns the files that hold tests for the guest: it would take a minute to find them.
     """
     compile_all = [sys.executable, "-m", "compileall", "-q", "-j2"]
     subprocess.run([*compile_all, sysconfig.get_path("purelib"), "dmabuf_mp", "tests"], check=False)
     collect = [sys.executable, "-m", "pytest", "-qq", "--collect-only", "-m", "dmabuf", "tests"]
-    subprocess.run(collect, check=True, stdout=sys.stderr)
+    collected = subprocess.run(collect, check=False, stdout=subprocess.PIPE, text=True)
+    if collected.returncode:
+        raise prepare.CannotBoot(f"no tests for the guest: {' '.join(collect[1:])}:\n{collected.stdout}")
+    return re.findall(r"^(\S+): \d+$", collected.stdout, re.MULTILINE)
 
 
 def run_inside(release: str) -> int:
@@ -100,7 +106,7 @@ def run_inside(release: str) -> int:
         started = time.monotonic()
         code = subprocess.run(command, shell=True, check=False, env=environment).returncode
         results[name] = (code, time.monotonic() - started)
-        results_file(Path(os.environ["REPORT"])).write_text(json.dumps(results))
+        prepare.write(results_file(Path(os.environ["REPORT"])), json.dumps(results).encode())
         worst = code or worst
     return worst
 

@@ -7,11 +7,13 @@ import select
 import signal
 import subprocess
 import sys
+import time
 import uuid
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+import run
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -20,7 +22,6 @@ pytestmark = pytest.mark.kernel
 
 HERE = Path(__file__).resolve().parent
 TIMED_OUT, NO_STATUS = 124, 125
-LONG_ENOUGH_TO_BOOT_S = 20
 
 
 class Launcher:
@@ -47,7 +48,7 @@ class Launcher:
     def run(self, script: str, *options: str) -> tuple[int, str, str]:
         """Runs a guest to its end; returns exit code, output, and the launcher's words."""
         process = self.start(script, *options)
-        output, words = process.communicate()
+        output, words = process.communicate(timeout=300)
         return process.returncode, output, words
 
     def processes(self) -> list[int]:
@@ -70,8 +71,9 @@ def launcher(tmp_path: Path) -> Iterator[Launcher]:
     launcher = Launcher(temporary)
     yield launcher
     left = launcher.processes()
+    for pid in left:
+        os.kill(pid, signal.SIGKILL)
     for process in launcher.started:
-        process.kill()
         process.communicate()
     assert left == []
     assert list(temporary.iterdir()) == []
@@ -119,10 +121,13 @@ def test_only_the_kept_folder_is_writable(launcher: Launcher, tmp_path: Path) ->
 
 
 def test_a_guest_that_hangs_is_ended_and_its_console_shown(launcher: Launcher) -> None:
+    started = time.monotonic()
+    assert launcher.run("exit 0")[0] == 0
+    enough_s = round(3 * (time.monotonic() - started))  # to boot, on this machine, at this time
     script = "echo the last output; echo the last console line > /dev/console; while :; do sleep 100; done"
-    code, output, words = launcher.run(script, "--timeout", str(LONG_ENOUGH_TO_BOOT_S))
+    code, output, words = launcher.run(script, "--timeout", str(enough_s))
     assert (code, output) == (TIMED_OUT, "the last output\n")
-    assert f"ended after {LONG_ENOUGH_TO_BOOT_S} s" in words
+    assert f"ended after {enough_s} s" in words
     assert "the last console line" in last_lines(words)
 
 
@@ -161,7 +166,7 @@ def test_the_guest_ends_with_its_launcher(launcher: Launcher, number: int, expec
     assert len(helpers) == 2  # QEMU and virtiofsd
     ends = [os.pidfd_open(pid) for pid in helpers]
     process.send_signal(number)
-    assert process.wait() == expected
+    assert process.wait(60) == expected
     for end in ends:
         assert select.select([end], [], [], 10)[0], "it lives on"
         os.close(end)
@@ -171,3 +176,21 @@ def test_what_cannot_be_booted_says_why(launcher: Launcher, tmp_path: Path) -> N
     code, _, words = launcher.run("exit 0", "--keep", str(tmp_path / "absent"))
     assert code == NO_STATUS
     assert "absent" in words
+
+
+@pytest.mark.parametrize(
+    ("content", "expected"),
+    [
+        ('<testsuites><testsuite><testcase name="one"/></testsuite></testsuites>', []),
+        ("<testsuites><testsuite/></testsuites>", ["holds no test"]),
+        ('<testsuites><testcase name="one"><skipped/></testcase></testsuites>', ["skipped one"]),
+        (None, ["is missing"]),
+    ],
+)
+def test_tests_that_did_not_run_are_a_failure(
+    tmp_path: Path, content: str | None, expected: list[str]
+) -> None:
+    report = tmp_path / "tests.xml"
+    if content is not None:
+        report.write_text(content)
+    assert [problem.removeprefix(f"{report}: ") for problem in run.judge_junit(report)] == expected
