@@ -90,6 +90,14 @@ def access(ordinal: int = 0, flags: int = 3, kind: int = DEVICE) -> list[Any]:
     return [described]
 
 
+def location(ordinal: int = 0) -> Any:
+    """Name a device as a place."""
+    place = driver.CUmemLocation()
+    place.type = driver.CUmemLocationType(DEVICE)
+    place.id = ordinal
+    return place
+
+
 def mapping(handle: Any, size: int = GRANULARITY) -> int:
     """Map memory at new addresses, without access to them."""
     base = call("cuMemAddressReserve", size, 0, 0, 0)

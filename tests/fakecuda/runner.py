@@ -14,7 +14,14 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-MODULES = ("rules_calls", "rules_memory", "rules_vmm", "rules_sharing", "rules_descriptors")
+MODULES = (
+    "rules_calls",
+    "rules_memory",
+    "rules_vmm",
+    "rules_sharing",
+    "rules_descriptors",
+    "rules_refusals",
+)
 DEADLINE_S = 30
 
 RULES: dict[str, tuple[Callable[[], None], dict[str, str]]] = {}
