@@ -146,13 +146,14 @@ class Context:
                 self._settle(attempt, allocation.allocated_bytes)
                 offer = self._describe(attempt, allocation)
                 with self.phase("send"):
-                    acks, refusals = outgoing.offer(number, offer, fd.fileno(), passed_over)
+                    refusals = outgoing.offer(number, offer, fd.fileno(), passed_over)
                 if refusals:
                     return refusals
-            self._after_acks(allocation, acks, 0)
+            self._check_write_back(allocation, 0)
             for round_ in range(1, self.rounds):
                 fill(allocation, round_)
-                self._after_acks(allocation, outgoing.filled(round_), round_)
+                outgoing.filled(round_)
+                self._check_write_back(allocation, round_)
             with self.phase("release"):
                 outgoing.wait_released()
         return []
@@ -178,9 +179,9 @@ class Context:
         self.findings.passed_over.append((attempt.memory, attempt.handle, importer, str(reason)))
         return str(reason) if importer is None else f"{importer}: {reason}"
 
-    def _after_acks(self, buffer: Buffer, acks: Sequence[Ack], round_: int) -> None:
-        """Check what a consumer wrote back, where one does."""
-        if any(ack.round != round_ for ack in acks) or not any(p.writes for p in self._part.downstream):
+    def _check_write_back(self, buffer: Buffer, round_: int) -> None:
+        """Check what a consumer wrote back, where one does, once all have answered."""
+        if not any(peer.writes for peer in self._part.downstream):
             return
         counts, first = self._compare(buffer, round_, patterns.step(round_, write_back=True))
         self.findings.write_back_mismatches += counts.mismatched
@@ -258,7 +259,10 @@ class Context:
             return False
 
     def _forget(self) -> None:
+        """Forget an offer that was withdrawn, for the next one; but a mismatch is final."""
         findings = self.findings
+        if findings.mismatches:
+            raise MismatchFound(describe(findings.mismatches, findings.first))
         findings.checked_rounds.clear()
         findings.bytes_checked, findings.mismatches, findings.first = 0, None, None
         self._last, self._offer = None, None
@@ -307,22 +311,24 @@ class Context:
         if self._part.forward == "copy":
             self._forward_copy(buffer, round_, outgoing)
         elif round_:
-            self._after_acks(buffer, outgoing.filled(round_), round_)
+            outgoing.filled(round_)
+            self._check_write_back(buffer, round_)
         else:
             if self._offer is None:
                 raise DmabufMpError(f"{self.label} has nothing to forward outside receive()")
             number, offer, fd = self._offer
             with self.phase("send"):
-                acks, refusals = outgoing.offer(number, offer, fd.fileno(), ())
+                refusals = outgoing.offer(number, offer, fd.fileno(), ())
             if refusals:
                 raise Unsupported("; ".join(refusals))
-            self._after_acks(buffer, acks, 0)
+            self._check_write_back(buffer, 0)
             self._shared = True
 
     def _forward_copy(self, buffer: Buffer, round_: int, outgoing: Outgoing) -> None:
         if round_ and self._copy is not None:
             self.device.copy(buffer, self._copy)
-            self._after_acks(self._copy, outgoing.filled(round_), round_)
+            outgoing.filled(round_)
+            self._check_write_back(self._copy, round_)
             return
         reasons: list[str] = []
         for number, attempt in enumerate(self._part.offers):
@@ -346,11 +352,11 @@ class Context:
                 return [self._pass_over(attempt, None, reason)]
             self.device.copy(source, allocation)
             offer = self._describe(attempt, allocation)
-            acks, refusals = outgoing.offer(number, offer, fd.fileno(), passed_over)
+            refusals = outgoing.offer(number, offer, fd.fileno(), passed_over)
             if refusals:
                 return refusals
             self._copy = allocation
-            self._after_acks(allocation, acks, 0)
+            self._check_write_back(allocation, 0)
             fd.close()
             undo.pop_all()
         return []

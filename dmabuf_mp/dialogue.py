@@ -93,12 +93,9 @@ class Outgoing:
         for channel in self.channels:
             channel.expect(Kind.GO)
 
-    def offer(
-        self, attempt: int, offer: Offer, fd: int, passed_over: Sequence[str]
-    ) -> tuple[list[Ack], list[str]]:
-        """Offer the buffer to all; return their acks, or who refused and why (then it is withdrawn)."""
+    def offer(self, attempt: int, offer: Offer, fd: int, passed_over: Sequence[str]) -> list[str]:
+        """Offer the buffer to all, and return who refused and why: it was withdrawn then, else all acked."""
         payload = pack_offer(attempt, offer, passed_over)
-        acks: list[Ack] = []
         refusals: list[str] = []
         for group in self._groups:
             for channel in group:
@@ -107,22 +104,21 @@ class Outgoing:
             for channel in group:
                 frame = channel.expect(Kind.ACK, Kind.UNSUPPORTED)
                 if frame.kind is Kind.ACK:
-                    acks.append(unpack_ack(frame, 0))
+                    unpack_ack(frame, 0)
                 else:
                     refusals.append(f"{channel.peer}: {frame.json().get('reason')}")
             if refusals:
                 self.withdraw()
-                return [], refusals
-        return acks, []
+                break
+        return refusals
 
-    def filled(self, round_: int) -> list[Ack]:
-        """Say that a later round is in the buffer; return everyone's acks."""
-        acks: list[Ack] = []
+    def filled(self, round_: int) -> None:
+        """Say that a later round is in the buffer; returns once everyone has acked it."""
         for group in self._groups:
             for channel in group:
                 channel.send(Kind.FILLED, _ROUND.pack(round_))
-            acks.extend(unpack_ack(channel.expect(Kind.ACK), round_) for channel in group)
-        return acks
+            for channel in group:
+                unpack_ack(channel.expect(Kind.ACK), round_)
 
     def withdraw(self) -> None:
         """Take the buffer back from everyone who holds it; returns when nobody does."""
