@@ -105,13 +105,20 @@ def folder_of(scenario: Scenario) -> str:
 
 
 def serialised(function: str | bytes | RoleFunction | None) -> str | bytes | None:
-    """Return a role's function as it travels to workers: a callable, closures too, becomes bytes."""
+    """Return a role's function as it travels to workers: a callable, closures too, becomes bytes.
+
+    Raises UsageError where it holds on to something that cannot travel.
+    """
     if function is None or isinstance(function, (str, bytes)):
         return function
     from multiprocess.reduction import ForkingPickler
 
-    # recurse: with the globals that the function uses, and no others
-    return bytes(ForkingPickler.dumps(function, None, recurse=True))
+    try:
+        # recurse: with the globals that the function uses, and no others
+        return bytes(ForkingPickler.dumps(function, None, recurse=True))
+    except Exception as error:
+        name = getattr(function, "__qualname__", repr(function))
+        raise UsageError(f"role function {name} cannot be sent to a worker: {error}") from error
 
 
 def _plan_one(
@@ -135,7 +142,7 @@ def _plan_one(
         return
     for chosen in choices:
         try:
-            yield _assign(replace(base, scenario=chosen), settings)
+            yield _assign(replace(base, scenario=chosen), settings, time_scale)
         except Unsupported as reason:
             yield replace(base, scenario=chosen, refusal=str(reason), refusal_code="no_path")
 
@@ -168,9 +175,9 @@ def _expand(scenario: Scenario, inventories: Mapping[str, Inventory]) -> Iterato
     candidates = [_devices(role.device, inventories) for role in wild]
     for combination in itertools.product(*candidates):
         chosen = {role.label: info.selector for role, info in zip(wild, combination, strict=True)}
-        expanded = _choose(_on(scenario, chosen), inventories)
         if len(set(chosen.values())) != len(chosen):
             continue  # a pair is of two devices
+        expanded = _choose(_on(scenario, chosen), inventories)
         found = True
         yield replace(expanded, name=f"{scenario.name}[{','.join(role.device for role in expanded.roles)}]")
     if not found:
@@ -242,8 +249,9 @@ def _qualifies(memory: str, producer: DeviceInfo, consumer: DeviceInfo) -> bool:
 # Which paths, and who talks to whom.
 
 
-def _assign(planned: Planned, settings: RunSettings) -> Planned:
+def _assign(planned: Planned, settings: RunSettings, time_scale: float) -> Planned:
     scenario = planned.scenario
+    patience_s = planned.deadline_s + (START_DEADLINE_S + INITIALISE_DEADLINE_S + 30) * time_scale
     choice = scenario.pattern
     pattern = Pattern(
         choice.kind,
@@ -275,7 +283,7 @@ def _assign(planned: Planned, settings: RunSettings) -> Planned:
                 size_bytes=scenario.size_bytes,
                 pattern=pattern,
                 rounds=scenario.rounds,
-                patience_s=planned.deadline_s + START_DEADLINE_S + INITIALISE_DEADLINE_S + 30,
+                patience_s=patience_s,
                 upstream=upstream.label if upstream is not None else None,
                 downstream=_downstream(scenario, position),
                 receives=receives,
