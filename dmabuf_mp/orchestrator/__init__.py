@@ -44,6 +44,7 @@ class Orchestrator:
         self._pool = Pool(self._loop, fresh=settings.fresh)
 
     def __enter__(self) -> Orchestrator:
+        os.environ["OPENBLAS_NUM_THREADS"] = "1"  # else numpy starts threads, and none may be here at a fork
         backends.load("cpu")  # with numpy, once here rather than once in every worker: it is no driver
         self._loop.__enter__()
         return self
