@@ -7,6 +7,7 @@ driver, by running the orchestrator in a fresh interpreter.
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import json
 import os
 import pickle
@@ -27,7 +28,7 @@ from dmabuf_mp.reports.json_report import from_json
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from dmabuf_mp.model import Observer, Report, Role
+    from dmabuf_mp.model import Observer, Report, Role, ScenarioReport
 
 StrPath = str | os.PathLike[str]
 
@@ -73,9 +74,10 @@ def run(
         fail_fast=fail_fast,
         timeout_s=timeout_s,
     )
+    request = _request(chosen, settings)
     if fork:
         return _run_here(chosen, settings, observer or Silent())
-    return _run_in_fresh_interpreter(chosen, settings, observer or Silent())
+    return _run_in_fresh_interpreter(request, observer or Silent())
 
 
 def _scenarios(given: Scenario | StrPath | Sequence[Scenario | StrPath]) -> tuple[Scenario, ...]:
@@ -114,23 +116,22 @@ def _run_here(scenarios: tuple[Scenario, ...], settings: RunSettings, observer: 
     return run_scenarios(scenarios, settings, observer)
 
 
-def _run_in_fresh_interpreter(
-    scenarios: tuple[Scenario, ...], settings: RunSettings, observer: Observer
-) -> Report:
+def _request(scenarios: tuple[Scenario, ...], settings: RunSettings) -> bytes:
+    try:
+        return pickle.dumps((scenarios, settings))
+    except Exception as error:
+        raise UsageError(f"the scenarios hold something that no worker can receive: {error}") from error
+
+
+def _run_in_fresh_interpreter(request: bytes, observer: Observer) -> Report:
     ours, theirs = socket.socketpair()
     with ours:
         with theirs:
-            child = subprocess.Popen(
-                [sys.executable, "-c", _START, str(theirs.fileno()), json.dumps(sys.path)],
-                stdin=subprocess.DEVNULL,
-                pass_fds=(theirs.fileno(),),
-                env={**os.environ, "OPENBLAS_NUM_THREADS": "1"},
-            )
+            child = _start(theirs)
         try:
-            request = pickle.dumps((scenarios, settings))
             with contextlib.suppress(BrokenPipeError, ConnectionResetError):
                 ours.sendall(embedded.LENGTH.pack(len(request)) + request)
-            report = _follow(ours, observer)
+            report = _follow(ours, _Follower(observer))
         finally:
             ours.close()
             _end(child)
@@ -139,14 +140,31 @@ def _run_in_fresh_interpreter(
     return report
 
 
-def _follow(sock: socket.socket, observer: Observer) -> Report | None:
+def _start(sock: socket.socket) -> subprocess.Popen[bytes]:
+    """Start the interpreter that runs the orchestrator, in a session of its own: it hears signals from us."""
+    path = [entry for entry in sys.path if isinstance(entry, str)]
+    # Not 0, 1 or 2, which are free where this process has its standard streams closed.
+    number = fcntl.fcntl(sock.fileno(), fcntl.F_DUPFD_CLOEXEC, 3)
+    try:
+        return subprocess.Popen(
+            [sys.executable, "-P", "-c", _START, str(number), json.dumps(path)],
+            stdin=subprocess.DEVNULL,
+            pass_fds=(number,),
+            env={**os.environ, "OPENBLAS_NUM_THREADS": "1"},
+            start_new_session=True,
+        )
+    finally:
+        os.close(number)
+
+
+def _follow(sock: socket.socket, follower: _Follower) -> Report | None:
     """Take events until the report; on an interrupt, pass it on and wait for everything to end first."""
     interrupted = False
     events = _events(sock)
     while True:
         try:
             for event in events:
-                report = _take(event, observer)
+                report = follower.take(event)
                 if report is not None and not interrupted:
                     return report
             break
@@ -166,22 +184,35 @@ def _events(sock: socket.socket) -> Iterator[dict[str, Any]]:
             yield json.loads(line)
 
 
-def _take(event: dict[str, Any], observer: Observer) -> Report | None:
-    kind = event["event"]
-    if kind == "report":
-        return from_json(event["report"])
-    if kind == "started":
-        observer.scenario_started(event["index"], event["total"], event["name"])
-    elif kind == "log":
-        observer.log(event["scenario"], event["worker"], LogLine(**event["line"]))
-    elif kind == "ended":
-        so_far = from_json(event["report"])
-        observer.scenario_ended(so_far.scenarios[-1], so_far)
-    elif kind == "mistakes":
-        raise ScenarioError(tuple(Problem(**problem) for problem in event["problems"]))
-    else:
-        raise InternalError(event["text"])
-    return None
+class _Follower:
+    """Takes the events of a run: tells the observer, and puts the scenarios' reports together."""
+
+    def __init__(self, observer: Observer) -> None:
+        self._observer = observer
+        self._scenarios: list[ScenarioReport] = []
+
+    def take(self, event: dict[str, Any]) -> Report | None:
+        """Take one event; return the whole report once it is there. Raises what the run raised."""
+        kind = event["event"]
+        if kind == "report":
+            return self._so_far(event)
+        if kind == "started":
+            self._observer.scenario_started(event["index"], event["total"], event["name"])
+        elif kind == "log":
+            self._observer.log(event["scenario"], event["worker"], LogLine(**event["line"]))
+        elif kind == "ended":
+            so_far = self._so_far(event)
+            self._observer.scenario_ended(so_far.scenarios[-1], so_far)
+        elif kind == "mistakes":
+            raise ScenarioError(tuple(Problem(**problem) for problem in event["problems"]))
+        else:
+            raise InternalError(event["text"])
+        return None
+
+    def _so_far(self, event: dict[str, Any]) -> Report:
+        news = from_json(event["report"])
+        self._scenarios.extend(news.scenarios)
+        return replace(news, scenarios=tuple(self._scenarios))
 
 
 def _end(child: subprocess.Popen[bytes]) -> None:

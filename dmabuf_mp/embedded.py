@@ -1,7 +1,7 @@
 """The orchestrator's side of `dmabuf_mp.run`: a fresh interpreter, tied to the program that started it.
 
-It takes one request over its socket, sends events as they happen, then the report, as lines of JSON.
-When the socket ends, so does the run.
+It takes one request over its socket, and sends events as they happen, as lines of JSON: among them each
+scenario's report, and at last the run's, without the scenarios. When the socket ends, so does the run.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import json
 import pickle
 import socket
 import struct
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING
 
 from dmabuf_mp.errors import DmabufMpError, ScenarioError
@@ -42,7 +42,7 @@ class _Teller:
         self.tell("log", scenario=scenario, worker=worker, line=asdict(line))
 
     def scenario_ended(self, report: ScenarioReport, so_far: Report) -> None:
-        self.tell("ended", report=to_json(so_far))
+        self.tell("ended", report=to_json(replace(so_far, scenarios=(report,))))
 
 
 def main(number: int) -> None:
@@ -53,7 +53,7 @@ def main(number: int) -> None:
         try:
             request: tuple[tuple[Scenario, ...], RunSettings] = pickle.loads(_receive(sock))
             report = run_scenarios(*request, teller, tied_to=sock.fileno())
-            teller.tell("report", report=to_json(report))
+            teller.tell("report", report=to_json(replace(report, scenarios=())))
         except ScenarioError as error:
             teller.tell("mistakes", problems=[asdict(problem) for problem in error.problems])
         except DmabufMpError as error:
