@@ -11,14 +11,8 @@ from tests.fakecuda import cu
 from tests.fakecuda.cu import call, code
 from tests.fakecuda.runner import rule
 
-INVALID_VALUE, OUT_OF_MEMORY, INVALID_DEVICE, INVALID_CONTEXT, NOT_FOUND, NOT_SUPPORTED = (
-    1,
-    2,
-    101,
-    201,
-    500,
-    801,
-)
+INVALID_VALUE, OUT_OF_MEMORY, INVALID_DEVICE, INVALID_CONTEXT = 1, 2, 101, 201
+NOT_FOUND, NOT_SUPPORTED = 500, 801
 
 # What zeros mean something to: the default stream, no context, no bytes, a device's number.
 FINE_WITH_ZEROS = {
@@ -79,9 +73,8 @@ def no_other_device_is_known() -> None:
     p2p = driver.CUdevice_P2PAttribute.CU_DEVICE_P2P_ATTRIBUTE_ACCESS_SUPPORTED
     assert call("cuDeviceGetP2PAttribute", p2p, 0, 1) == 1
     assert code("cuDeviceGetP2PAttribute", p2p, 0, 0) == INVALID_DEVICE
-    described = cu.access(2)[0].location
     base = cu.mapping(call("cuMemCreate", cu.GRANULARITY, cu.properties(), 0))
-    assert code("cuMemGetAccess", described, base) == INVALID_DEVICE
+    assert code("cuMemGetAccess", cu.location(2), base) == INVALID_DEVICE
     assert code("cuMemSetAccess", base, cu.GRANULARITY, cu.access(2), 1) == INVALID_DEVICE
 
 

@@ -72,7 +72,7 @@ def nothing_is_touched_without_access() -> None:
     cu.start()
     handle = call("cuMemCreate", GRANULARITY, cu.properties(), 0)
     base = cu.mapping(handle)
-    location = cu.access()[0].location
+    location = cu.location()
     assert int(call("cuMemGetAccess", location, base)) == 0
     call("cuMemSetAccess", base, GRANULARITY, cu.access(), 1)
     assert int(call("cuMemGetAccess", location, base)) == 3
@@ -164,7 +164,7 @@ def exchange(kind: int, producer_device: int, consumer_device: int) -> None:
     assert int(prop.location.type) == kind
     assert prop.location.id == (producer_device if kind == cu.DEVICE else 0)
     base = cu.mapping(handle)
-    assert int(call("cuMemGetAccess", cu.access(consumer_device)[0].location, base)) == 0
+    assert int(call("cuMemGetAccess", cu.location(consumer_device), base)) == 0
     call("cuMemSetAccess", base, GRANULARITY, cu.access(consumer_device), 1)
     assert cu.check(base, GRANULARITY, kind=1, seed=5) == [GRANULARITY // 4, 0, 2**64 - 1]
     cu.fill(base, GRANULARITY, t=1)
