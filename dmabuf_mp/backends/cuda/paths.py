@@ -6,6 +6,7 @@ import re
 
 from dmabuf_mp.backends.base import Option, Paths
 from dmabuf_mp.backends.cpu.paths import LINUX_EXPORTS, LINUX_OPTIONS
+from dmabuf_mp.backends.cuda import selectors
 from dmabuf_mp.model import Path
 
 SELECTOR = re.compile(
@@ -45,6 +46,8 @@ PATHS = Paths(
     },
     selector_error=selector_error,
     selector_help=SELECTOR_HELP,
+    resolve=selectors.resolve,
+    qualifies=selectors.qualifies,
     # Measured to kill the importing process, or never to return: entered only when asked for by name.
     by_name_only=frozenset({Path("device", "posix_fd", "external_memory")}),
     options=(

@@ -1,4 +1,4 @@
-"""Which device a selector names, among those that are there. Pure: needs no driver."""
+"""Which device a selector names, and which pairs fit, among those that are there. Pure: needs no driver."""
 
 from __future__ import annotations
 
@@ -34,6 +34,19 @@ def resolve(selector: str, devices: tuple[DeviceInfo, ...]) -> DeviceInfo:
     if len(found) > 1:
         raise UsageError(f"{selector} fits several devices: {', '.join(map(describe, found))}")
     return found[0]
+
+
+def qualifies(memory: str, producer: DeviceInfo, consumer: DeviceInfo) -> bool:
+    """Say whether the attributes announce that the consumer can read the producer's memory.
+
+    Only the sharing of pinned memory is announced at all: by the producer as an exporter, and by another
+    GPU as an importer.
+    """
+    if memory != "pinned":
+        return True
+    imports = consumer.details.get("dma_buf_supported", True)  # the CPU has no such attribute
+    other = consumer.selector != producer.selector
+    return bool(producer.details.get("host_alloc_dma_buf_supported") and (imports or not other))
 
 
 def describe(device: DeviceInfo) -> str:
