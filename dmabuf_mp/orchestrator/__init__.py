@@ -5,7 +5,6 @@ It is the only place that owns processes. It has one thread, and never touches a
 
 from __future__ import annotations
 
-import contextlib
 import datetime
 import os
 import platform
@@ -15,20 +14,19 @@ from typing import TYPE_CHECKING, cast
 
 from dmabuf_mp import backends, plan
 from dmabuf_mp.backends.base import Inventory
-from dmabuf_mp.errors import PeerGone, Problem, ScenarioError
+from dmabuf_mp.errors import Problem, ScenarioError
 from dmabuf_mp.model import DeviceInfo, Outcome, Report, exit_code
 from dmabuf_mp.orchestrator.loop import Interrupted, Loop
 from dmabuf_mp.orchestrator.pool import Pool
+from dmabuf_mp.orchestrator.question import Question
 from dmabuf_mp.orchestrator.scenario_run import ScenarioRun
-from dmabuf_mp.wire import Kind, json_bytes
+from dmabuf_mp.wire import Kind
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from dmabuf_mp.model import Json, LogLine, Observer, RunSettings, Scenario, ScenarioReport
-    from dmabuf_mp.orchestrator.handle import Handle
     from dmabuf_mp.plan import Planned
-    from dmabuf_mp.wire import Frame
 
 __all__ = ["Orchestrator", "run_scenarios"]
 
@@ -42,6 +40,7 @@ class Orchestrator:
         self._settings = settings
         self._loop = Loop(tied_to)
         self._pool = Pool(self._loop, fresh=settings.fresh)
+        self._warming: dict[str, list[Question]] = {}
 
     def __enter__(self) -> Orchestrator:
         os.environ["OPENBLAS_NUM_THREADS"] = "1"  # else numpy starts threads, and none may be here at a fork
@@ -54,46 +53,24 @@ class Orchestrator:
 
     # What a worker finds out for us, since nothing here may touch a driver or a user's code.
 
-    def _ask(self, worker: Handle, kind: Kind, question: Json, limit_s: float) -> dict[str, Json] | str:
-        """Return a worker's answer, or why there is none."""
-        answers: list[dict[str, Json]] = []
-
-        def take(frame: Frame) -> None:
-            answers.append(frame.json())
-            frame.close()
-
-        said: list[bytes] = []
-        worker.on_frame = take
-        worker.on_output = lambda _, data: said.append(data)
-        with contextlib.suppress(PeerGone):
-            worker.control.send(kind, json_bytes(question))
-        deadline = self._loop.clock.now() + limit_s * self._loop.scale
-        in_time = self._loop.wait(lambda: bool(answers) or worker.exit is not None, deadline)
-        worker.forget()
-        if answers:
-            return answers[0]
-        phase = worker.boards[0].phase or "start"
-        if not in_time:
-            return f"no answer within {limit_s:g} s, in phase '{phase}'"
-        last_words = b"".join(said).decode(errors="replace").strip().splitlines()[-1:]
-        return ": ".join([f"the worker that asked {worker.exit} in phase '{phase}'", *last_words])
+    def warm(self, prefix: str, count: int) -> None:
+        """Have workers initialise a backend, side by side, before anybody waits for it."""
+        warming = self._warming.setdefault(prefix, [])
+        while len(warming) < min(count, _MAX_SIDE_BY_SIDE):
+            warming.append(Question(self._loop.spawn(), Kind.INVENTORY, {"prefix": prefix}))
 
     def inventory(self, prefix: str, side_by_side: int = 1) -> Inventory:
         """Return what a backend sees here; further workers initialise it meanwhile, for later use."""
-        limit_s = plan.START_DEADLINE_S + plan.INITIALISE_DEADLINE_S
-        others = [self._loop.spawn() for _ in range(min(side_by_side, _MAX_SIDE_BY_SIDE))]
-        first = others.pop()
-        for other in others:
-            with contextlib.suppress(PeerGone):
-                other.control.send(Kind.INVENTORY, json_bytes({"prefix": prefix}))
-        answer = self._ask(first, Kind.INVENTORY, {"prefix": prefix}, limit_s)
+        self.warm(prefix, side_by_side)
+        questions = self._warming.pop(prefix)
+        answer = questions[0].wait(self._loop, plan.START_DEADLINE_S + plan.INITIALISE_DEADLINE_S)
+        workers = [question.worker for question in questions]
         if isinstance(answer, str):
-            self._loop.end([first, *others], at_once=True)
+            self._loop.end(workers, at_once=True)
             return Inventory(reason=answer)
         inventory = _read_inventory(answer)
-        for worker in (first, *others):
-            if not inventory.devices or not self._pool.keep(worker, (prefix,)):
-                self._loop.end([worker])
+        unwanted = [w for w in workers if not inventory.devices or not self._pool.keep(w, (prefix,))]
+        self._loop.end(unwanted)
         return inventory
 
     def resolve_functions(self, scenarios: Sequence[Scenario]) -> None:
@@ -110,7 +87,7 @@ class Orchestrator:
                 "functions": sorted({str(role.function) for _, role in roles}),
                 "search_path": [folder] if folder else [],
             }
-            answer = self._ask(worker, Kind.RESOLVE, question, plan.START_DEADLINE_S)
+            answer = Question(worker, Kind.RESOLVE, question).wait(self._loop, plan.START_DEADLINE_S)
             self._loop.end([worker], at_once=isinstance(answer, str))
             self._loop.sweep()
             for scenario, role in roles:
