@@ -18,7 +18,8 @@ def schema() -> dict[str, Any]:
     definitions: dict[str, Any] = made["$defs"]
     fields: dict[str, Any] = made["properties"]
     for role in ("Producer", "Relay", "Consumer"):
-        definitions[role]["dependentRequired"] = {"params": ["role"]}
+        none = {"properties": {"params": {"maxProperties": 0}}}
+        definitions[role]["dependentSchemas"] = {"params": {"anyOf": [{"required": ["role"]}, none]}}
     fields["matrix"] = {
         "description": "Expands this document: fields, by dotted names, and the values they take in turn.",
         "type": "object",

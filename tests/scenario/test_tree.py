@@ -106,7 +106,7 @@ def test_an_empty_document_is_told_where_it_starts() -> None:
     assert read("---\n---\na: 1\n---\n# nothing\n") == ([{"a": 1}], [f"1:1: {empty}", f"4:1: {empty}"])
 
 
-@pytest.mark.parametrize("text", ["- a", "text", "'text'", "[", "[" * 100_000, "5"])
+@pytest.mark.parametrize("text", ["- a", "text", "'text'", "[", "[" * 2000, "5"])
 def test_a_document_that_is_no_mapping(text: str) -> None:
     assert read(text) == ([], ["1:1: a scenario is a mapping of keys to values, such as `size: 16KiB`"])
 
@@ -133,7 +133,7 @@ def test_other_versions_of_yaml() -> None:
 
 def test_nesting_is_bounded() -> None:
     assert not read("a: " + "[" * (MAX_DEPTH - 1) + "]" * (MAX_DEPTH - 1))[1]
-    assert read("a: " + "[" * 100_000)[1] == [f"1:{3 + MAX_DEPTH}: nested deeper than {MAX_DEPTH} levels"]
+    assert read("a: " + "[" * 2000)[1] == [f"1:{3 + MAX_DEPTH}: nested deeper than {MAX_DEPTH} levels"]
     half = "[" * (MAX_DEPTH // 2) + "]" * (MAX_DEPTH // 2)
     nested = "[" * (MAX_DEPTH // 2) + "*x" + "]" * (MAX_DEPTH // 2)
     assert "alias *x nests deeper" in read(f"a: &x {half}\nb: {nested}")[1][0]
