@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from tests.backends.cuda.cases import CASES
+from tests.backends.cuda import device_cases, memory_cases  # noqa: F401  (they register their cases)
+from tests.backends.cuda.double import CASES
 from tests.fakecuda.build import environment
 
 
@@ -23,7 +24,7 @@ def run(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 @pytest.fixture(scope="module")
 def results() -> dict[str, dict[str, Any]]:
-    ended = run("tests.backends.cuda.cases")
+    ended = run("tests.backends.cuda.runner")
     said = {result["name"]: result for result in map(json.loads, ended.stdout.splitlines())}
     assert ended.returncode == 0, ended.stderr
     return said
