@@ -5,8 +5,10 @@ SHELL := /bin/bash
 
 # The first Python that is new enough; name another with `make run PYTHON=/opt/python3.13`.
 NEW_ENOUGH := import sys; sys.exit(sys.version_info < (3, 11))
-PYTHON ?= $(firstword $(shell for p in python3 python3.14 python3.13 python3.12 python3.11; do \
-	$$p -c '$(NEW_ENOUGH)' 2>/dev/null && echo $$p; done) python3)
+ifndef PYTHON
+PYTHON := $(or $(shell for p in python3 python3.14 python3.13 python3.12 python3.11; do \
+	$$p -c '$(NEW_ENOUGH)' 2>/dev/null && echo $$p && break; done),python3)
+endif
 VENV := .venv
 BIN := $(VENV)/bin
 SCENARIOS ?= scenarios/
