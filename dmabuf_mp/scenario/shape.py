@@ -10,7 +10,8 @@ from difflib import get_close_matches
 from functools import cache
 from typing import TYPE_CHECKING, Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field, PlainValidator, WithJsonSchema, create_model
+from pydantic import BaseModel, ConfigDict, Field, create_model
+from pydantic_core import core_schema
 
 from dmabuf_mp.backends import paths
 from dmabuf_mp.patterns import DEFAULT_BASE, KINDS, M
@@ -30,7 +31,6 @@ if TYPE_CHECKING:
 
     from pydantic import GetCoreSchemaHandler, GetJsonSchemaHandler
     from pydantic.json_schema import JsonSchemaValue
-    from pydantic_core.core_schema import CoreSchema
 
 FieldType = Any  # what a field of `create_model` may be: a type, or an Annotated one
 FUNCTION_PATTERN = r"^[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*$"
@@ -126,6 +126,24 @@ def models() -> dict[str, type[BaseModel]]:
 
 
 @dataclass(frozen=True, slots=True)
+class Checked:
+    """A value that `check` returns as it is to be used, or refuses; `schema` says the same to editors."""
+
+    check: Callable[[Any], object]
+    schema: dict[str, Any]
+
+    def __get_pydantic_core_schema__(
+        self, source: object, handler: GetCoreSchemaHandler
+    ) -> core_schema.CoreSchema:
+        return core_schema.no_info_plain_validator_function(self.check)
+
+    def __get_pydantic_json_schema__(
+        self, schema: core_schema.CoreSchema, handler: GetJsonSchemaHandler
+    ) -> JsonSchemaValue:
+        return dict(self.schema)
+
+
+@dataclass(frozen=True, slots=True)
 class ShortForm:
     """Accept a plain string for `{key: string}`, or without a key for a list of one."""
 
@@ -137,13 +155,13 @@ class ShortForm:
             return value
         return [value] if self.key is None else {self.key: value}
 
-    def __get_pydantic_core_schema__(self, source: object, handler: GetCoreSchemaHandler) -> CoreSchema:
-        from pydantic_core import core_schema
-
+    def __get_pydantic_core_schema__(
+        self, source: object, handler: GetCoreSchemaHandler
+    ) -> core_schema.CoreSchema:
         return core_schema.no_info_before_validator_function(self.expand, handler(source))
 
     def __get_pydantic_json_schema__(
-        self, schema: CoreSchema, handler: GetJsonSchemaHandler
+        self, schema: core_schema.CoreSchema, handler: GetJsonSchemaHandler
     ) -> JsonSchemaValue:
         full = handler(schema)
         resolved = handler.resolve_ref_schema(full)
@@ -183,7 +201,7 @@ def _annotated(type_: FieldType, *notes: object) -> FieldType:
 
 
 def _checked(check: Callable[[Any], object], schema: dict[str, Any]) -> FieldType:
-    return _annotated(Any, PlainValidator(check), WithJsonSchema(schema))
+    return _annotated(Any, Checked(check, schema))
 
 
 def _list(item: FieldType) -> FieldType:
