@@ -186,6 +186,8 @@ class Channel:
             raise TimeoutError(f"{self.peer} did not send {_any_of(due)} in time") from None
         if frame is None:
             if end_is_due:
+                if board is not None:
+                    board.got(self.peer, "end")
                 return None
             raise PeerGone(self.peer, f"{self.peer} ended before it sent {_any_of(due)}")
         kind = frame.kind

@@ -2,29 +2,28 @@
 
 from __future__ import annotations
 
-import contextlib
 import pickle
 import signal
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from dmabuf_mp import plan, wire
 from dmabuf_mp.errors import DmabufMpError, PeerGone, ProtocolError
 from dmabuf_mp.linux import process
-from dmabuf_mp.model import LogLine, Outcome, ScenarioReport, WorkerReport, verdict
+from dmabuf_mp.model import LogLine, Outcome, ScenarioReport, verdict
 from dmabuf_mp.orchestrator.capture import Capture
 from dmabuf_mp.orchestrator.judge import End, judge, stuck
 from dmabuf_mp.orchestrator.links import link_reports
 from dmabuf_mp.orchestrator.loop import Interrupted
+from dmabuf_mp.orchestrator.playing import Playing, read_end
 from dmabuf_mp.wire import Kind
 
 if TYPE_CHECKING:
     import socket
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable
 
     from dmabuf_mp.assignment import Part
     from dmabuf_mp.fds import Fd
-    from dmabuf_mp.model import Json
     from dmabuf_mp.orchestrator.handle import Handle
     from dmabuf_mp.orchestrator.loop import Loop
     from dmabuf_mp.orchestrator.pool import Pool
@@ -35,36 +34,6 @@ SETTLE_S = 2.0
 _INLINE_BYTES = 32 * 1024
 _LINKS_PER_FRAME = 200
 _PLAYED_TO_ITS_END = ("mismatch", "ledger")  # it failed, and kept no peer from its own end
-
-
-@dataclass(slots=True)
-class Playing:
-    """One part while it is being played."""
-
-    part: Part
-    worker: Handle
-    slot: int
-    capture: Capture
-    ready: bool = False
-    end: End | None = None
-    result: dict[str, Json] = field(default_factory=dict)
-    pid: int | None = None
-
-    @property
-    def waits_for(self) -> str | None:
-        """The peer that this part waits for, by its board."""
-        return self.worker.boards[self.slot].peer if self.end is None else None
-
-
-def _read_end(label: str, message: Mapping[str, Json]) -> End:
-    culprit = message["culprit"]
-    return End(
-        label,
-        Outcome(str(message["outcome"])),
-        str(message["code"]),
-        str(message["reason"]),
-        str(culprit) if culprit is not None else None,
-    )
 
 
 class ScenarioRun:
@@ -191,7 +160,7 @@ class ScenarioRun:
             elif frame.kind is Kind.LOG:
                 playing.capture.add(str(message["level"]), str(message["message"]))
             else:
-                playing.end = _read_end(playing.part.label, message)
+                playing.end = read_end(playing.part.label, message)
                 playing.result = message
         except (KeyError, ValueError) as error:
             raise ProtocolError(
@@ -204,8 +173,7 @@ class ScenarioRun:
             worker = playing.worker
             if worker.exit is None:
                 continue
-            board = worker.boards[playing.slot]
-            where = f"in phase '{board.phase or 'start'}'"
+            where = f"in phase '{playing.board.phase or 'start'}'"
             if worker.broken:
                 playing.end = End(playing.part.label, Outcome.ERROR, "protocol", worker.broken)
             elif worker.exit.signal is None:
@@ -242,11 +210,7 @@ class ScenarioRun:
         return lambda: self._finished() or (self._all_ready, self._settle, self._phases()) != before
 
     def _phases(self) -> tuple[bool, ...]:
-        return tuple(self._has_started(playing) for playing in self._playing.values())
-
-    @staticmethod
-    def _has_started(playing: Playing) -> bool:
-        return playing.ready or playing.end is not None or playing.worker.boards[0].phase not in ("", "idle")
+        return tuple(playing.has_started for playing in self._playing.values())
 
     # Deadlines.
 
@@ -256,7 +220,7 @@ class ScenarioRun:
             return self._settle
         if self._all_ready is not None:
             return self._all_ready + self._planned.deadline_s
-        started = all(self._has_started(playing) for playing in self._unfinished())
+        started = all(playing.has_started for playing in self._unfinished())
         limit = plan.INITIALISE_DEADLINE_S if started else 0.0
         return self._began + (plan.START_DEADLINE_S + limit) * self._loop.scale
 
@@ -268,14 +232,10 @@ class ScenarioRun:
         if self._settle is not None:
             cause = self._cause()
             for playing in unfinished:
-                reason = f"was {self._doing(playing)} when {cause} ended; ended by the orchestrator"
+                reason = f"was {playing.doing} when {cause} ended; ended by the orchestrator"
                 playing.end = End(playing.part.label, Outcome.ERROR, "peer_gone", reason, cause)
         else:
-            waiting = {
-                playing.part.label: None if self._is_stopped(playing) else playing.waits_for
-                for playing in unfinished
-            }
-            culprits = stuck(waiting)
+            culprits = stuck({playing.part.label: self._held_up_by(playing) for playing in unfinished})
             limit_s = self._planned.deadline_s if self._all_ready is not None else None
             for playing in unfinished:
                 self._time_out(playing, culprits, limit_s)
@@ -283,7 +243,7 @@ class ScenarioRun:
 
     def _time_out(self, playing: Playing, culprits: frozenset[str], limit_s: float | None) -> None:
         label = playing.part.label
-        doing = self._doing(playing)
+        doing = playing.doing
         if label in culprits:
             limit = f"within {limit_s:g} s" if limit_s is not None else "starting in time"
             playing.end = End(label, Outcome.TIMED_OUT, "deadline", f"did not finish {limit}: {doing}")
@@ -291,24 +251,14 @@ class ScenarioRun:
             culprit = sorted(culprits)[0]
             playing.end = End(label, Outcome.ERROR, "peer_gone", f"was {doing}", culprit)
 
-    @staticmethod
-    def _is_stopped(playing: Playing) -> bool:
-        return process.state(playing.worker.pid) in ("T", "t")
-
-    @staticmethod
-    def _doing(playing: Playing) -> str:
-        """Say what a worker is at: its phase, whom it waits for, the last frame, whether it is stopped."""
-        board = playing.worker.boards[playing.slot]
-        text = f"in phase '{board.phase or 'start'}'"
-        if board.peer is not None:
-            text += f", waiting for '{board.due}' from {board.peer}"
-        if board.last_frame:
-            text += f", after {board.last_frame}"
-        if ScenarioRun._is_stopped(playing):
-            text += ", stopped by a signal"
-        elif process.state(playing.worker.pid) == "D":
-            text += ", inside a call of the kernel (state D)"
-        return text
+    def _held_up_by(self, playing: Playing) -> str | None:
+        """Return the part that one waits for: by its board, or, at its end, the other of its worker."""
+        if playing.is_stopped:
+            return None
+        if playing.board.phase != "end":
+            return playing.waits_for
+        team = (p.part.label for p in self._unfinished() if p.worker is playing.worker and p is not playing)
+        return next(team, None)
 
     # The end.
 
@@ -340,9 +290,21 @@ class ScenarioRun:
         for playing in self._playing.values():
             playing.capture.end()
             playing.worker.forget()
+            self._look_for_late_crash(playing)
         self._blame_leftovers(self._loop.sweep())
         for pid in self._loop.left:
             self._notes.append(f"worker {pid} could not be killed (state {process.state(pid)}) and was left")
+
+    @staticmethod
+    def _look_for_late_crash(playing: Playing) -> None:
+        """Hold a bad end of the worker against a part that had passed by then."""
+        how, end = playing.worker.exit, playing.end
+        if how is None or end is None or end.outcome is not Outcome.PASSED:
+            return
+        if how.code or how.signal not in (None, "SIGTERM", "SIGKILL"):  # those are ours
+            code = "exited" if how.signal is None else "killed"
+            reason = f"{how} after its part had passed"
+            playing.end = End(playing.part.label, Outcome.CRASHED, code, reason)
 
     def _blame_leftovers(self, found: list[str]) -> None:
         if not found:
@@ -378,31 +340,11 @@ class ScenarioRun:
             allocated_bytes=allocated,
             rounds=scenario.rounds,
             links=links,
-            workers=tuple(self._worker_report(playing) for playing in self._playing.values()),
+            workers=tuple(playing.report() for playing in self._playing.values()),
             timings_s=timings,
             matrix=scenario.matrix,
             repeat=planned.repeat,
             seed=planned.seed,
             mapped=planned.mapped,
             notes=tuple(self._notes),
-        )
-
-    @staticmethod
-    def _worker_report(playing: Playing) -> WorkerReport:
-        end = playing.end or End(playing.part.label, Outcome.ERROR, "no_check", "has no end")
-        how = playing.worker.exit
-        uuid = playing.result.get("device_uuid")
-        with contextlib.suppress(ValueError):
-            playing.worker.drain() if how is None else None
-        return WorkerReport(
-            role=playing.part.role,
-            index=playing.part.index,
-            device=playing.part.device,
-            device_uuid=str(uuid) if uuid is not None else None,
-            pid=playing.pid,
-            outcome=end.outcome,
-            exit_code=how.code if how is not None else None,
-            signal=how.signal if how is not None else None,
-            reason=end.reason,
-            log=playing.capture.lines(),
         )
