@@ -175,24 +175,16 @@ def _tell_missing(root: Mapping, fields: dict[str, Any], guessed: set[str], repo
 def _forget(data: dict[str, Any], where: Where, meant: str, broken: set[str]) -> None:
     """Take out what is wrong, so that the rest can be judged; note roles whose paths are then unknown."""
     top, *rest = where
-    if top not in _ROLE_KEYS:
-        if rest and isinstance(data.get(str(top)), dict):
-            data[str(top)].pop(rest[0], None)
-        else:
-            data.pop(str(top), None)
-        return
     holder: Any = data
-    at: Any = top
-    if top in _LISTS:
-        if not rest:
-            data[str(top)] = [{}]
-        holder = data[str(top)]
-        at = rest.pop(0) if rest else 0
-    label = "producer" if top == "producer" else f"{str(top).removesuffix('s')}[{at if top in _LISTS else 0}]"
-    if rest and isinstance(holder[at], dict):
-        holder[at].pop(rest[0], None)
-        if meant not in _PATH_KEYS:
-            return
+    key = top
+    if top in _LISTS and rest:
+        holder, key = data[str(top)], rest.pop(0)
+    if rest and isinstance(holder[key], dict):
+        holder[key].pop(rest[0], None)
+    elif top in _ROLE_KEYS:
+        holder[key] = [{}] if key in _LISTS else {}
     else:
-        holder[at] = {}
-    broken.add(label)
+        holder.pop(key, None)
+    if top in _ROLE_KEYS and (not rest or meant in _PATH_KEYS):
+        index = key if isinstance(key, int) else 0
+        broken.add("producer" if top == "producer" else f"{str(top).removesuffix('s')}[{index}]")
