@@ -12,6 +12,7 @@ if TYPE_CHECKING:
 
     from dmabuf_mp.model import Json, Scenario
 
+EMPTY: tuple[Json, ...] = (None, "", [], (), {})
 LONG = 60  # columns from which on a value stands below its row
 
 
@@ -28,8 +29,11 @@ def entry(scenario: Scenario) -> dict[str, Json]:
 
 
 def rows(entries: Sequence[Mapping[str, Json]]) -> str:
-    """Return one aligned line for each entry, under the names of the fields; long values stand below it."""
-    fields = list(dict.fromkeys(field for one in entries for field in one))
+    """Return one aligned line for each entry, under the names of the fields that have any value.
+
+    Long values stand below the line.
+    """
+    fields = dict.fromkeys(name for one in entries for name, content in one.items() if content not in EMPTY)
     long = [name for name in fields if any(width(value(one.get(name))) > LONG for one in entries)]
     short = [name for name in fields if name not in long]
     cells = [short, *([value(one.get(name)) for name in short] for one in entries)]
@@ -71,7 +75,7 @@ def value(content: Json) -> str:
     """Return one value on one line: lists with commas, nothing for null, mappings as `name=value`."""
     if content is None:
         return ""
-    if content in ([], {}):
+    if content in ([], (), {}):
         return "none"
     if isinstance(content, bool):
         return "yes" if content else "no"
