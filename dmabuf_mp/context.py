@@ -11,7 +11,6 @@ from dmabuf_mp.backends.base import CheckCounts, Offer
 from dmabuf_mp.dialogue import Ack, Incoming, Outgoing, unpack_offer
 from dmabuf_mp.errors import CheckMissing, DmabufMpError, Unsupported, WrongBuffer
 from dmabuf_mp.findings import Findings, MismatchFound, describe
-from dmabuf_mp.mismatch import explain
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -397,6 +396,10 @@ class Context:
                 )
             if not counts.mismatched:
                 return counts, None
+
+            from dmabuf_mp.mismatch import (
+                explain,
+            )  # with numpy, which only a mismatch on a GPU's worker needs
 
             def read(offset_bytes: int, length: int) -> bytes:
                 return self.device.read(buffer, offset_bytes, length)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections import Counter
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from pathlib import Path as FilePath
@@ -48,11 +49,15 @@ class Planned:
         return tuple(part for team in self.teams for part in team)
 
 
-def prefixes(scenarios: Sequence[Scenario], settings: RunSettings) -> tuple[str, ...]:
-    """Return the backends whose inventory a plan needs: all but the CPU's, which needs none."""
-    mapped = (apply_mapping(scenario, settings.mapping)[0] for scenario in scenarios)
-    found = {backends.prefix_of(role.device) for scenario in mapped for role in scenario.roles}
-    return tuple(sorted(found - {"cpu"}))
+def most_at_once(scenarios: Sequence[Scenario], settings: RunSettings) -> dict[str, int]:
+    """Return the backends whose inventory a plan needs, all but the CPU's, and how many roles use each."""
+    most: dict[str, int] = {}
+    for scenario in scenarios:
+        mapped, _ = apply_mapping(scenario, settings.mapping)
+        used = Counter(backends.prefix_of(role.device) for role in mapped.roles)
+        for prefix in used.keys() - {"cpu"}:
+            most[prefix] = max(most.get(prefix, 0), used[prefix])
+    return dict(sorted(most.items()))
 
 
 def plan(

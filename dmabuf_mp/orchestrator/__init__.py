@@ -44,7 +44,6 @@ class Orchestrator:
 
     def __enter__(self) -> Orchestrator:
         os.environ["OPENBLAS_NUM_THREADS"] = "1"  # else numpy starts threads, and none may be here at a fork
-        backends.load("cpu")  # with numpy, once here rather than once in every worker: it is no driver
         self._loop.__enter__()
         return self
 
@@ -59,9 +58,9 @@ class Orchestrator:
         while len(warming) < min(count, _MAX_SIDE_BY_SIDE):
             warming.append(Question(self._loop.spawn(), Kind.INVENTORY, {"prefix": prefix}))
 
-    def inventory(self, prefix: str, side_by_side: int = 1) -> Inventory:
-        """Return what a backend sees here; further workers initialise it meanwhile, for later use."""
-        self.warm(prefix, side_by_side)
+    def inventory(self, prefix: str) -> Inventory:
+        """Return what a backend sees here, from the first worker that was to initialise it."""
+        self.warm(prefix, 1)
         questions = self._warming.pop(prefix)
         answer = questions[0].wait(self._loop, plan.START_DEADLINE_S + plan.INITIALISE_DEADLINE_S)
         workers = [question.worker for question in questions]
@@ -134,13 +133,12 @@ class Orchestrator:
         return so_far()
 
     def _inventories(self, scenarios: Sequence[Scenario]) -> dict[str, Inventory]:
-        found = {}
-        for prefix in plan.prefixes(scenarios, self._settings):
-            most = max(
-                sum(role.device.startswith(prefix) for role in scenario.roles) for scenario in scenarios
-            )
-            found[prefix] = self.inventory(prefix, most)
-        return found
+        most = plan.most_at_once(scenarios, self._settings)
+        for prefix, count in most.items():
+            self.warm(prefix, count)
+        # While drivers initialise. With numpy, once here rather than once in every worker: it is no driver.
+        backends.load("cpu")
+        return {prefix: self.inventory(prefix) for prefix in most}
 
     def _run_one(
         self, planned: Planned, before: Sequence[ScenarioReport], observer: Observer

@@ -48,12 +48,12 @@ class Outlet:
         else:
             self._note_dropped()
             self._append(text)
-        self._drain(wait=False)
+        self._drain(0)
 
-    def finish(self) -> None:
-        """Write everything that waits, for as long as it takes."""
+    def finish(self, limit_s: float | None = None) -> None:
+        """Write everything that waits, for as long as it takes, or until the reader pauses for `limit_s`."""
         self._note_dropped()
-        self._drain(wait=True)
+        self._drain(limit_s)
 
     def _append(self, text: str) -> None:
         data = text.encode(self.encoding, "backslashreplace")
@@ -65,9 +65,9 @@ class Outlet:
             dropped, self._dropped = self._dropped, 0
             self._append(self._missing(dropped))
 
-    def _drain(self, *, wait: bool) -> None:
+    def _drain(self, patience_s: float | None) -> None:
         try:
-            while self._waiting and not self.error and self._ready(None if wait else 0):
+            while self._waiting and not self.error and self._ready(patience_s):
                 # A pipe or terminal that is ready takes this much without blocking.
                 chunk = self._waiting[0]
                 written = os.write(self._fd, chunk if self._regular else chunk[: select.PIPE_BUF])
@@ -83,12 +83,12 @@ class Outlet:
             self._waiting.clear()
             self._waiting_bytes = 0
 
-    def _ready(self, timeout_ms: int | None) -> bool:
+    def _ready(self, patience_s: float | None) -> bool:
         if self._regular:
             return True
         poll = select.poll()
         poll.register(self._fd, select.POLLOUT)
-        return bool(poll.poll(timeout_ms))
+        return bool(poll.poll(patience_s and patience_s * 1000))
 
 
 def text_file(outlet: Outlet, *, terminal: bool) -> IO[str]:

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from dmabuf_mp.reports.outlet import Outlet
 
 REDRAW_S = 0.1
+PATIENCE_S = 1.0
 REASON = 80  # columns of a reason on a plain line
 
 
@@ -34,10 +35,10 @@ class Progress:
         self._position = ""
 
     def close(self) -> None:
-        """Take the progress line away, and write what still waits."""
+        """Take the progress line away, and write what still waits, unless nobody reads it."""
         if self._line:
             self._line.close()
-        self._outlet.finish()
+        self._outlet.finish(PATIENCE_S)
 
     def scenario_started(self, index: int, total: int, name: str) -> None:
         """Say which scenario runs now; `index` counts from 0."""
