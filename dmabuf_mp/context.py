@@ -142,7 +142,7 @@ class Context:
                 return [self._pass_over(attempt, None, reason)]
             with fd:
                 fill(allocation, 0)
-                self._settle(attempt, allocation.allocated_bytes)
+                self._settle(attempt, allocation)
                 offer = self._describe(attempt, allocation)
                 with self.phase("send"):
                     refusals = outgoing.offer(number, offer, fd.fileno(), passed_over)
@@ -170,9 +170,10 @@ class Context:
             self.device.info.uuid,
         )
 
-    def _settle(self, attempt: Attempt, allocated_bytes: int) -> None:
+    def _settle(self, attempt: Attempt, allocation: Allocation) -> None:
         self.findings.attempt = (attempt.memory, attempt.handle)
-        self.findings.allocated_bytes = allocated_bytes
+        self.findings.allocated_bytes = allocation.allocated_bytes
+        self.findings.notes.extend(f"{self.label}: {note}" for note in allocation.notes)
 
     def _pass_over(self, attempt: Attempt, importer: str | None, reason: Exception) -> str:
         self.findings.passed_over.append((attempt.memory, attempt.handle, importer, str(reason)))
@@ -220,7 +221,7 @@ class Context:
             raise Unsupported("; ".join(reasons) or f"{incoming.channel.peer} has no path left")
         with contextlib.ExitStack() as undo:
             fd = undo.enter_context(frame.fds[0])
-            number, offer = unpack_offer(frame, self._part.receives)
+            number, offer = unpack_offer(frame, self._part.receives, incoming.channel.peer)
             attempt = self._part.receives[number]
             self._verify(offer)
             if self._part.downstream and self._part.forward == "fd":

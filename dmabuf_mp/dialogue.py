@@ -43,7 +43,7 @@ def pack_offer(attempt: int, offer: Offer, passed_over: Sequence[str]) -> bytes:
     return fixed + texts + (json_bytes([text[:400] for text in passed_over[:16]]) if passed_over else b"")
 
 
-def unpack_offer(frame: Frame, attempts: Sequence[Attempt]) -> tuple[int, Offer]:
+def unpack_offer(frame: Frame, attempts: Sequence[Attempt], peer: str | None = None) -> tuple[int, Offer]:
     """Return the attempt's number and the offer; raises ProtocolError where it was not agreed on."""
     try:
         attempt, size, allocated, offset = _OFFER.unpack_from(frame.payload)
@@ -51,9 +51,9 @@ def unpack_offer(frame: Frame, attempts: Sequence[Attempt]) -> tuple[int, Offer]
         wanted = attempts[attempt]
         offer = Offer(size, allocated, offset, wanted.memory, handle.decode(), uuid.decode() or None)
     except (struct.error, ValueError, IndexError) as error:
-        raise ProtocolError(f"'offer' cannot be read: {error}") from error
+        raise ProtocolError(f"'offer' cannot be read: {error}", peer) from error
     if offer.handle != wanted.handle:
-        raise ProtocolError(f"expected an offer of a {wanted.handle} fd, got one of {offer.handle!r}")
+        raise ProtocolError(f"expected an offer of a {wanted.handle} fd, got one of {offer.handle!r}", peer)
     return attempt, offer
 
 
@@ -63,16 +63,16 @@ def pack_ack(ack: Ack) -> bytes:
     return fixed + (json_bytes(asdict(ack.first)) if ack.first else b"")
 
 
-def unpack_ack(frame: Frame, round_: int) -> Ack:
+def unpack_ack(frame: Frame, round_: int, peer: str | None = None) -> Ack:
     """Return the ack of a round; raises ProtocolError for another round's."""
     try:
         got, matched, mismatched = _ACK.unpack_from(frame.payload)
         rest = frame.payload[_ACK.size :]
         first = Mismatch(**json.loads(rest)) if rest else None
     except (struct.error, ValueError, TypeError, RecursionError) as error:
-        raise ProtocolError(f"'ack' cannot be read: {error}") from error
+        raise ProtocolError(f"'ack' cannot be read: {error}", peer) from error
     if got != round_:
-        raise ProtocolError(f"expected the 'ack' of round {round_}, got that of round {got}")
+        raise ProtocolError(f"expected the 'ack' of round {round_}, got that of round {got}", peer)
     return Ack(got, CheckCounts(matched, mismatched), first)
 
 

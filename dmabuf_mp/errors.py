@@ -47,7 +47,11 @@ class DriverError(DmabufMpError):
 
 
 class ProtocolError(DmabufMpError):
-    """The other worker sent something else than what was due."""
+    """The other worker, `peer`, sent something else than what was due."""
+
+    def __init__(self, message: str, peer: str | None = None) -> None:
+        super().__init__(message)
+        self.peer = peer
 
 
 class PeerGone(DmabufMpError):

@@ -29,6 +29,7 @@ class Findings:
     first: Mismatch | None = None
     write_back_mismatches: int = 0
     write_back_first: Mismatch | None = None
+    notes: list[str] = field(default_factory=list)
     timings_s: dict[str, float] = field(default_factory=dict)
 
 

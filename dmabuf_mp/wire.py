@@ -201,7 +201,8 @@ class Channel:
         count = len(frame.fds)
         raise ProtocolError(
             f"expected {_any_of(due)}{' with 1 fd' if Kind.OFFER in due else ''} from {self.peer}, "
-            f"got '{kind.word}' with {count} fd{'' if count == 1 else 's'}"
+            f"got '{kind.word}' with {count} fd{'' if count == 1 else 's'}",
+            self.peer,
         )
 
     def expect(self, *due: Kind) -> Frame:
@@ -252,22 +253,26 @@ class Channel:
             )
         if not data:
             if fds:
-                raise ProtocolError(f"{self.peer} sent fds without a frame")
+                raise ProtocolError(f"{self.peer} sent fds without a frame", self.peer)
             return None
         if flags & _TRUNC:
-            raise ProtocolError(f"{self.peer} sent a frame of more than {MAX_FRAME_BYTES} bytes")
+            raise ProtocolError(f"{self.peer} sent a frame of more than {MAX_FRAME_BYTES} bytes", self.peer)
         if len(data) < _HEADER_BYTES:
-            raise ProtocolError(f"{self.peer} sent {len(data)} bytes, fewer than a frame's header")
+            raise ProtocolError(f"{self.peer} sent {len(data)} bytes, fewer than a frame's header", self.peer)
         magic, version, number, sequence = _HEADER.unpack_from(data)
         if magic != MAGIC:
-            raise ProtocolError(f"{self.peer} sent no frame: it starts with {data[:8]!r}")
+            raise ProtocolError(f"{self.peer} sent no frame: it starts with {data[:8]!r}", self.peer)
         if version != VERSION:
-            raise ProtocolError(f"{self.peer} speaks version {version} of the protocol, this is {VERSION}")
+            raise ProtocolError(
+                f"{self.peer} speaks version {version} of the protocol, this is {VERSION}", self.peer
+            )
         if sequence != self._received % _SEQUENCES:
-            raise ProtocolError(f"{self.peer} sent frame {sequence} where frame {self._received} was due")
+            raise ProtocolError(
+                f"{self.peer} sent frame {sequence} where frame {self._received} was due", self.peer
+            )
         kind = _KINDS.get(number)
         if kind is None:
-            raise ProtocolError(f"{self.peer} sent a frame of the unknown kind {number}")
+            raise ProtocolError(f"{self.peer} sent a frame of the unknown kind {number}", self.peer)
         self._received += 1
         return Frame(kind, data[_HEADER_BYTES:], fds)
 

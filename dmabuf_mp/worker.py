@@ -251,7 +251,7 @@ class Player:
     def _fail(self, error: BaseException) -> None:
         self.outcome, self.code = _meaning(error)
         self.reason = _one_line(error) if self.code == "exception" else str(error)
-        self._culprit = error.peer if isinstance(error, errors.PeerGone) else None
+        self._culprit = self._blame(error)
         if self.code in ("exception", "driver"):
             text = "".join(traceback.format_exception(error))
             self._worker.log(self._part.label, "error", text)
@@ -273,6 +273,12 @@ class Player:
             board=self._board,
             log=log,
         )
+
+    def _blame(self, error: BaseException) -> str | None:
+        """Return the peer that an error is the fault of: one that is gone, or sent what it may not."""
+        if isinstance(error, (errors.PeerGone, errors.ProtocolError)):
+            return error.peer
+        return self._part.upstream if isinstance(error, errors.WrongBuffer) else None
 
     def _tell_peers(self) -> None:
         """Send a fault in place of whatever is due, so that no peer waits for ever."""

@@ -98,10 +98,14 @@ class Buffer(Protocol):
 
 
 class Allocation(Buffer, Protocol):
-    """A buffer that this process allocated, and can name by an fd."""
+    """A buffer that this process allocated, and can name by an fd.
+
+    `notes` says what went otherwise than asked, or than the driver had announced.
+    """
 
     allocated_bytes: int
     offset_bytes: int
+    notes: list[str]
 
     def export(self, handle: str) -> Fd:
         """Return a new fd for it; the caller owns the fd. Raises Unsupported."""

@@ -22,6 +22,27 @@ class End:
     culprit: str | None = None
 
 
+CHARGES = ("protocol", "wrong_buffer")
+
+
+def convict(ends: Sequence[End]) -> list[End]:
+    """Move each charge to the part that it is about: who sent what may not be sent carries the outcome.
+
+    Its peers, the one that noticed too, say `peer_gone` with its name.
+    """
+    charges = {end.culprit: end for end in reversed(ends) if end.code in CHARGES and end.culprit}
+    judged = []
+    for end in ends:
+        charge = charges.get(end.label)
+        if charge is not None and (end.outcome is Outcome.PASSED or end.code == "peer_gone"):
+            judged.append(End(end.label, charge.outcome, charge.code, f"{charge.label}: {charge.reason}"))
+        elif end.code in CHARGES and end.culprit:
+            judged.append(End(end.label, Outcome.ERROR, "peer_gone", end.reason, end.culprit))
+        else:
+            judged.append(end)
+    return judged
+
+
 def judge(ends: Sequence[End]) -> tuple[Outcome, str, str]:
     """Return what was observed, its reason code and its reason; of no end at all, an error."""
     if not ends:

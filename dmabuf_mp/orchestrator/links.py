@@ -27,13 +27,14 @@ class Found(TypedDict):
     first: dict[str, Json] | None
     write_back_mismatches: int
     write_back_first: dict[str, Json] | None
+    notes: list[str]
     timings_s: dict[str, float]
 
 
 def link_reports(
     planned: Planned, results: Mapping[str, Mapping[str, Json]]
-) -> tuple[int | None, dict[str, float], tuple[LinkReport, ...]]:
-    """Return the allocated bytes, the timings (the slowest worker's, in seconds) and each link's report."""
+) -> tuple[int | None, dict[str, float], tuple[str, ...], tuple[LinkReport, ...]]:
+    """Return the allocated bytes, the timings (the slowest worker's, in seconds), notes, and the links."""
     found = {label: cast("Found", result["findings"]) for label, result in results.items() if result}
     parts = {part.label: part for part in planned.parts}
     timings: dict[str, float] = {}
@@ -45,7 +46,8 @@ def link_reports(
         for producer, consumer in planned.links
     )
     source = found.get("producer")
-    return source["allocated_bytes"] if source else None, timings, links
+    notes = tuple(note for findings in found.values() for note in findings["notes"])
+    return source["allocated_bytes"] if source else None, timings, notes, links
 
 
 def _owner(parts: Mapping[str, Part], label: str) -> str:

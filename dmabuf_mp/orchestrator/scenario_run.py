@@ -12,7 +12,7 @@ from dmabuf_mp.errors import DmabufMpError, PeerGone, ProtocolError
 from dmabuf_mp.linux import process
 from dmabuf_mp.model import LogLine, Outcome, ScenarioReport, verdict
 from dmabuf_mp.orchestrator.capture import Capture
-from dmabuf_mp.orchestrator.judge import End, judge, stuck
+from dmabuf_mp.orchestrator.judge import End, convict, judge, stuck
 from dmabuf_mp.orchestrator.links import link_reports
 from dmabuf_mp.orchestrator.loop import Interrupted
 from dmabuf_mp.orchestrator.playing import Playing, read_end
@@ -66,7 +66,9 @@ class ScenarioRun:
             self._end_unfinished(Outcome.ERROR, "resource", str(error))
         self._give_back()
         self._find_interrupted()
-        ends = [playing.end for playing in self._playing.values() if playing.end is not None]
+        ends = convict([playing.end for playing in self._playing.values() if playing.end is not None])
+        for end in ends:
+            self._playing[end.label].end = end
         if any(end.outcome is Outcome.INTERRUPTED for end in ends):
             return self._report(Outcome.INTERRUPTED, "interrupted", "interrupted")
         return self._report(*judge(ends))
@@ -323,7 +325,7 @@ class ScenarioRun:
         results = {label: playing.result for label, playing in self._playing.items()}
         if observed is Outcome.ERROR and not self._playing and self._notes:
             reason = self._notes.pop()
-        allocated, timings, links = link_reports(planned, results)
+        allocated, timings, notes, links = link_reports(planned, results)
         outcome = verdict(observed, scenario.expect)
         if outcome is Outcome.FAILED and observed is Outcome.PASSED:
             code, reason = "unexpected_pass", f"expected {scenario.expect}, and it passed"
@@ -346,5 +348,5 @@ class ScenarioRun:
             repeat=planned.repeat,
             seed=planned.seed,
             mapped=planned.mapped,
-            notes=tuple(self._notes),
+            notes=(*notes, *self._notes),
         )

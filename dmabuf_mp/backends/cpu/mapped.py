@@ -51,6 +51,7 @@ class MappedBuffer:
             self._map = mmap.mmap(fd.fileno(), allocated_bytes, mmap.MAP_SHARED, protection)
         self._fd = fd
         self._bytes: NDArray[np.uint8] | None = np.frombuffer(self._map, np.uint8)
+        self.notes: list[str] = []
         self.memory = memory
         self.handle = handle
         self.size_bytes = size_bytes
