@@ -9,7 +9,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from dmabuf_mp.backends import of, paths, prefix_of
-from dmabuf_mp.model import Outcome, Path
+from dmabuf_mp.model import Outcome
 from dmabuf_mp.patterns import KINDS, M
 from dmabuf_mp.sizes import MAX_DURATION_S, MAX_SIZE_BYTES
 
@@ -91,13 +91,8 @@ def pairs(role: Role) -> tuple[Pair, ...]:
 
 def readable(role: Role) -> dict[str, tuple[Pair, ...]]:
     """Return what each importer that a role's wishes leave can read."""
-    backend = of(role.device)
-    if role.importer:
-        return {importer: backend.imports.get(importer, ()) for importer in role.importer}
-    return {
-        importer: tuple(pair for pair in known if Path(*pair, importer) not in backend.by_name_only)
-        for importer, known in backend.imports.items()
-    }
+    imports = of(role.device).imports
+    return {importer: imports.get(importer, ()) for importer in role.importer or imports}
 
 
 def _numbers(scenario: Scenario) -> Iterator[tuple[Where, str]]:
@@ -112,8 +107,8 @@ def _numbers(scenario: Scenario) -> Iterator[tuple[Where, str]]:
             ("timeout",),
             f"expected more than 0 and at most {MAX_DURATION_S:.0f} s, got {scenario.timeout_s}",
         )
-    if scenario.expect.value not in EXPECTABLE:
-        yield ("expect",), f"expected one of {', '.join(EXPECTABLE)}, got {scenario.expect.value!r}"
+    if scenario.expect not in EXPECTABLE:
+        yield ("expect",), f"expected one of {', '.join(EXPECTABLE)}, got {str(scenario.expect)!r}"
     pattern = scenario.pattern
     if pattern.kind not in KINDS:
         yield ("pattern", "kind"), f"unknown pattern {pattern.kind!r}: expected one of {', '.join(KINDS)}"

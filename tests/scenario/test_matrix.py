@@ -69,6 +69,14 @@ def test_the_document_itself_is_left_as_it_was() -> None:
     assert found[0].pattern == PatternChoice("ramp")
 
 
+def test_what_an_alias_shares_is_changed_in_one_place_only() -> None:
+    (scenario,) = loads(
+        "producer: {role: 'm:f', params: {a: &shared [1, {x: 2}], b: *shared}}\nconsumer: cpu\nsize: 8\n"
+        "matrix: {producer.params.a.0: [5], producer.params.a.1.x: [6]}\n"
+    )
+    assert scenario.producer.params == {"a": [5, {"x": 6}], "b": [1, {"x": 2}]}
+
+
 def test_whole_mappings_as_values() -> None:
     found = loads(
         "producer: cpu\nconsumer: cpu\nsize: 8\nmatrix: {pattern: [ramp, {kind: random, seed: 7}]}\n"
