@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 import signal
+import time
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -44,6 +45,7 @@ class ScenarioRun:
         self._loop = loop
         self._pool = pool
         self._log = log
+        self._started = time.monotonic()  # the reader's time; deadlines are on the loop's clock
         self._began = loop.clock.now()
         self._all_ready: float | None = None
         self._settle: float | None = None
@@ -123,7 +125,7 @@ class ScenarioRun:
         def seen(line: LogLine) -> None:
             self._log(part.label, line)
 
-        capture = Capture(lambda: self._loop.clock.now() - self._began, seen)
+        capture = Capture(lambda: time.monotonic() - self._started, seen)
         self._playing[part.label] = Playing(part, worker, slot, capture, pid=worker.pid)
 
     @staticmethod
@@ -337,7 +339,7 @@ class ScenarioRun:
             observed=observed,
             reason=reason,
             reason_code=code,
-            elapsed_s=round(self._loop.clock.now() - self._began, 6),
+            elapsed_s=round(time.monotonic() - self._started, 6),
             size_bytes=scenario.size_bytes,
             allocated_bytes=allocated,
             rounds=scenario.rounds,
