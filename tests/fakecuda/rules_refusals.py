@@ -12,7 +12,7 @@ from tests.fakecuda.cu import call, code
 from tests.fakecuda.runner import rule
 
 INVALID_VALUE, OUT_OF_MEMORY, INVALID_DEVICE, INVALID_CONTEXT = 1, 2, 101, 201
-NOT_FOUND, NOT_SUPPORTED = 500, 801
+INVALID_HANDLE, NOT_FOUND, ILLEGAL_ADDRESS, NOT_SUPPORTED = 400, 500, 700, 801
 
 # What zeros mean something to: the default stream, no context, no bytes, a device's number.
 FINE_WITH_ZEROS = {
@@ -172,3 +172,80 @@ def memory_that_nobody_has_is_refused() -> None:
     assert code("cuMemAddressReserve", 2**50, 0, 0, 0) == OUT_OF_MEMORY
     device = call("cuMemAlloc", 4096)
     assert code("cuMemcpyHtoD", device, 0, 16) == INVALID_VALUE
+
+
+@rule()
+def memory_must_last_until_the_work_is_done() -> None:
+    for destroyed in range(2):
+        cu.start(destroyed)
+        first, second = (
+            cu.mapping(call("cuMemCreate", cu.GRANULARITY, cu.properties(), 0)) for _ in range(2)
+        )
+        for base in (first, second):
+            call("cuMemSetAccess", base, cu.GRANULARITY, cu.access(destroyed), 1)
+        call("cuMemcpyDtoDAsync", first, second, 4096, 0)
+        call("cuMemUnmap", (first, second)[destroyed], cu.GRANULARITY)
+        assert code("cuStreamSynchronize", 0) == ILLEGAL_ADDRESS
+
+
+@rule()
+def a_fill_must_find_its_memory_too() -> None:
+    cu.start()
+    base = cu.mapping(call("cuMemCreate", cu.GRANULARITY, cu.properties(), 0))
+    call("cuMemSetAccess", base, cu.GRANULARITY, cu.access(), 1)
+    call("cuMemsetD8", base, 1, 4096)
+    call("cuMemUnmap", base, cu.GRANULARITY)
+    assert code("cuCtxSynchronize") == ILLEGAL_ADDRESS
+
+
+@rule()
+def results_are_memory_that_the_kernel_reaches() -> None:
+    cu.start()
+    device, check = int(call("cuMemAlloc", 4096)), cu.kernel("dmabuf_mp_check")
+    assert cu.launch(check, (device, 1, 0, 0, 1, 0, 0, 0, device + 4096 - 16)) == 0
+    assert code("cuCtxSynchronize") == ILLEGAL_ADDRESS
+
+
+@rule()
+def external_memory_is_described_in_full() -> None:
+    cu.start()
+    pointer = cu.pinned(4096)
+    fd = cu.export(pointer, 4096)
+    dedicated, win32 = cu.external(fd, 4096), cu.external(fd, 4096, 2)
+    dedicated.flags = 1
+    assert code("cuImportExternalMemory", dedicated) == INVALID_VALUE
+    assert code("cuImportExternalMemory", win32) == INVALID_VALUE
+    memory = call("cuImportExternalMemory", cu.external(fd, 4096))
+    for part in (cu.buffer(0), cu.buffer(1, 8192), cu.buffer(4097)):
+        assert code("cuExternalMemoryGetMappedBuffer", memory, part) == INVALID_VALUE
+    handle = call("cuMemCreate", cu.GRANULARITY, cu.properties(), 0)
+    posix = int(call("cuMemExportToShareableHandle", handle, cu.POSIX_FD, 0))
+    too_large = cu.external(posix, cu.GRANULARITY + 1, cu.OPAQUE_FD)
+    assert code("cuImportExternalMemory", too_large) == INVALID_VALUE
+    windows = driver.CUmemAllocationHandleType.CU_MEM_HANDLE_TYPE_WIN32
+    assert code("cuMemImportFromShareableHandle", posix, windows) == INVALID_VALUE
+
+
+@rule()
+def a_module_belongs_to_its_context() -> None:
+    cu.start(0)
+    module = call("cuModuleLoadData", cu.PTX.encode())
+    cu.use(1)
+    assert code("cuModuleGetFunction", module, b"other") == INVALID_HANDLE
+    assert code("cuModuleUnload", module) == INVALID_HANDLE
+
+
+@rule()
+def access_is_for_places_that_there_are() -> None:
+    cu.start()
+    base = cu.mapping(call("cuMemCreate", cu.GRANULARITY, cu.properties(cu.HOST_NUMA), 0))
+    nowhere = cu.access(0, 3, 4)  # the calling thread's own NUMA node
+    assert code("cuMemSetAccess", base, cu.GRANULARITY, nowhere, 1) == INVALID_VALUE
+    write_only = (ctypes.c_int * 3)(1, 0, 2)
+    library = ctypes.CDLL("libcuda.so.1")
+    size, count = ctypes.c_size_t(cu.GRANULARITY), ctypes.c_size_t(1)
+    assert library.cuMemSetAccess(ctypes.c_uint64(base), size, write_only, count) == INVALID_VALUE
+    described, granularity = cu.properties(), ctypes.c_size_t()
+    address = ctypes.c_void_p(int(described.getPtr()))
+    assert library.cuMemGetAllocationGranularity(ctypes.byref(granularity), address, 1) == 0
+    assert library.cuMemGetAllocationGranularity(ctypes.byref(granularity), address, 2) == INVALID_VALUE
