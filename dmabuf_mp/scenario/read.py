@@ -179,8 +179,9 @@ def _forget(data: dict[str, Any], where: Where, meant: str, broken: set[str]) ->
     key = top
     if top in _LISTS and rest:
         holder, key = data[str(top)], rest.pop(0)
-    if rest and isinstance(holder[key], dict):
-        holder[key].pop(rest[0], None)
+    inner = holder[key] if isinstance(key, int) else holder.get(key)
+    if rest and isinstance(inner, dict):
+        inner.pop(rest[0], None)
     elif top in _ROLE_KEYS:
         holder[key] = [{}] if key in _LISTS else {}
     else:

@@ -9,9 +9,8 @@ import math
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
-from ruamel.yaml import YAML
 from ruamel.yaml.error import MarkedYAMLError, YAMLError
 from ruamel.yaml.events import (
     AliasEvent,
@@ -22,6 +21,8 @@ from ruamel.yaml.events import (
     SequenceEndEvent,
 )
 from ruamel.yaml.reader import ReaderError
+
+from dmabuf_mp.scenario.parser import events, in_plain_words
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -48,14 +49,6 @@ _ODD_INTEGER = re.compile(r"\+?0o[0-7]+|[-+]?[0-9]+")
 _ENDLESS_TAG = re.compile(r"!\S{100000}")
 _SURROGATE = re.compile("[\ud800-\udfff]")
 _NEXT_DOCUMENT = re.compile(r"^---(?=\s|\Z)", re.MULTILINE)
-# The parser's words for what authors do wrong most often.
-_IN_PLAIN_WORDS = {
-    "expected '<document start>'": "this belongs to nothing above it: check indentation, brackets and quotes",
-    "expected <block end>": "this does not line up with what is above it: check the indentation",
-    "could not find expected ':'": "a key needs ': ' after it",
-    "mapping values are not allowed here": "no ': ' is allowed here: check the indentation, or use quotes",
-    "found character '\\t'": "a tab: indent with spaces",
-}
 _LINE_BREAK = re.compile(r"\r\n?|\n")
 
 
@@ -136,7 +129,7 @@ def documents(text: str, report: Report) -> Iterator[Mapping]:
         except _Refused as refused:
             report(refused.place, str(refused))
         except YAMLError as error:
-            report(composer.place_of(error), f"not valid YAML: {_problem(error)}")
+            report(composer.place_of(error), f"not valid YAML: {in_plain_words(error)}")
         # At least one character on, so that the same document is not read again.
         following = _NEXT_DOCUMENT.search(text, max(composer.index, 1))
         if following is None:
@@ -158,23 +151,6 @@ def to_data(node: Node) -> Json:
     return [to_data(value) for value in node.items]
 
 
-def _events(text: str) -> Iterator[Any]:
-    """Yield the parser's events; its slips on odd input (an escape beyond Unicode) are the input's fault."""
-    try:
-        yield from YAML(typ="safe", pure=True).parse(text)
-    except YAMLError:
-        raise
-    except Exception as error:
-        raise YAMLError(str(error)) from error
-
-
-def _problem(error: YAMLError) -> str:
-    if isinstance(error, ReaderError):
-        return f"character U+{error.character:04X} is not allowed; is this a text file?"
-    problem: str = getattr(error, "problem", None) or str(error)
-    return next((plain for start, plain in _IN_PLAIN_WORDS.items() if problem.startswith(start)), problem)
-
-
 class _Composer:
     """Builds trees from the parser's events; `place` and `index` are the furthest it has come."""
 
@@ -182,7 +158,7 @@ class _Composer:
         self.text = text
         self.first_line = first_line
         self.report = report
-        self.events = _events(text)
+        self.events = events(text)
         self.anchors: dict[str, Node | None] = {}
         self.place: Place = Position(first_line + 1)
         self.index = 0

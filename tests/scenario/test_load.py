@@ -282,6 +282,12 @@ def test_mistakes_come_in_order_of_their_places() -> None:
     assert [problem.split(" ")[0] for problem in problems(text)] == ["1:7:", "2:35:", "3:12:", "3:26:"]
 
 
+def test_several_mistakes_in_one_list() -> None:
+    text = "size: 1\nneeds: [0, '']\nproducer: {memory: [1, x, memfd]}\nconsumers: [gpu, {x: 1, y: 2}, 5]\n"
+    places = [problem.split(" ")[0] for problem in problems(text)]
+    assert places == ["2:9:", "2:12:", "3:21:", "3:24:", "4:13:", "4:19:", "4:25:", "4:32:"]
+
+
 def test_a_mistake_in_an_alias_stands_where_it_is_written() -> None:
     (problem,) = problems("producer: &x {device: gpu:0}\nconsumer: *x\nsize: 1\n")
     assert problem.startswith("1:23: unknown device 'gpu:0'")
