@@ -114,7 +114,9 @@ def _worker(worker: WorkerReport) -> dict[str, Json]:
         "outcome": worker.outcome.value,
         "exit_code": worker.exit_code,
         "signal": worker.signal,
+        "reason_code": worker.reason_code,
         "reason": worker.reason,
+        "culprit": worker.culprit,
         "log": [{"t_s": line.t_s, "level": line.level, "message": line.message} for line in worker.log],
     }
 
@@ -164,7 +166,7 @@ def _link_from(data: dict[str, Any]) -> LinkReport:
 
 def _worker_from(data: dict[str, Any]) -> WorkerReport:
     return WorkerReport(
-        **_fields(data, "role index device device_uuid pid exit_code signal reason"),
+        **_fields(data, "role index device device_uuid pid exit_code signal reason reason_code culprit"),
         outcome=Outcome(data["outcome"]),
         log=tuple(LogLine(**_fields(line, "t_s level message")) for line in data["log"]),
     )
