@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from dmabuf_mp import plan, wire
-from dmabuf_mp.errors import DmabufMpError, PeerGone, ProtocolError
+from dmabuf_mp.errors import DmabufMpError, PeerGone, ProtocolError, ResourceRefused
 from dmabuf_mp.linux import process
 from dmabuf_mp.model import LogLine, Outcome, ScenarioReport, verdict
 from dmabuf_mp.orchestrator.capture import Capture
@@ -53,20 +53,26 @@ class ScenarioRun:
         self._notes: list[str] = []
 
     def run(self) -> ScenarioReport:
-        """Run it to its end, whatever that is; raises Interrupted only with the report made (`report`)."""
+        """Run it to its end, whatever that is, and report it."""
         planned = self._planned
         if planned.refusal:
             return self._report(planned.refused_as, planned.refusal_code, planned.refusal)
+        broken_off = Outcome.ERROR, "no_check", "nothing was run"
         try:
             self._hand_out()
             while not self._finished():
                 if not self._loop.wait(self._finished_or_changed(), self._deadline()):
                     self._expire()
         except Interrupted as reason:
-            self._end_unfinished(Outcome.INTERRUPTED, "interrupted", f"interrupted by {reason}")
+            broken_off = Outcome.INTERRUPTED, "interrupted", f"interrupted by {reason}"
+            self._end_unfinished(*broken_off)
         except DmabufMpError as error:
-            self._end_unfinished(Outcome.ERROR, "resource", str(error))
+            code = "resource" if isinstance(error, ResourceRefused) else "internal"
+            broken_off = Outcome.ERROR, code, str(error)
+            self._end_unfinished(*broken_off)
         self._give_back()
+        if not self._playing:
+            return self._report(*broken_off)
         self._find_interrupted()
         ends = convict([playing.end for playing in self._playing.values() if playing.end is not None])
         for end in ends:
@@ -118,7 +124,7 @@ class ScenarioRun:
         except OSError as error:
             for sock in (s for ends in (*up.values(), *down.values()) for s in ends):
                 sock.close()
-            raise DmabufMpError(f"the links cannot be made: {error.strerror}; see 'ulimit -n'") from error
+            raise ResourceRefused(f"the links cannot be made: {error.strerror}; see 'ulimit -n'") from error
         return {label: up[label] + down[label] for label in up}
 
     def _add(self, part: Part, worker: Handle, slot: int) -> None:
@@ -271,8 +277,6 @@ class ScenarioRun:
             playing = self._playing.get(part.label)
             if playing is not None and playing.end is None:
                 playing.end = End(part.label, outcome, code, reason)
-        if not self._playing:
-            self._notes.append(reason)
         self._loop.end(
             {playing.worker.pid: playing.worker for playing in self._playing.values()}.values(), at_once=True
         )
@@ -325,8 +329,6 @@ class ScenarioRun:
         planned = self._planned
         scenario = planned.scenario
         results = {label: playing.result for label, playing in self._playing.items()}
-        if observed is Outcome.ERROR and not self._playing and self._notes:
-            reason = self._notes.pop()
         allocated, timings, notes, links = link_reports(planned, results)
         outcome = verdict(observed, scenario.expect)
         if outcome is Outcome.FAILED and observed is Outcome.PASSED:
