@@ -47,11 +47,9 @@ def _fill_standard_fds() -> None:
 
 def _print_version() -> int:
     try:
-        if sys.stdout is None:
-            raise OSError("it is closed")
         sys.stdout.write(f"dmabuf-mp {__version__}\n")
         sys.stdout.flush()
-    except OSError as error:
+    except (OSError, AttributeError) as error:  # there is no sys.stdout where it was closed
         from dmabuf_mp.reports.streams import stdout_lost
 
         return stdout_lost(error)

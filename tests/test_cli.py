@@ -279,6 +279,14 @@ def test_closed_standard_streams(closing: str, code: int, tmp_path: Path) -> Non
     assert "Traceback" not in result.stderr
 
 
+@pytest.mark.parametrize("command", ["--version", "list passed", "run passed --json -", "run passed --log -"])
+def test_a_closed_stdout_is_told(command: str) -> None:
+    result = run(["sh", "-c", f"exec {' '.join(DOUBLE)} {command} >&-"])
+    assert result.returncode == 1
+    assert "could not be written: it is closed\n" in result.stderr
+    assert "Traceback" not in result.stderr
+
+
 def test_an_odd_locale_loses_nothing() -> None:
     environment = {**os.environ, "LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONIOENCODING": "ascii"}
     result = cli("run", "passed", env=environment)

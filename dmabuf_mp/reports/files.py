@@ -6,8 +6,10 @@ valid at every moment. A device, a pipe or standard output is written in place, 
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
+import sys
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -24,6 +26,13 @@ INTERVAL_S = 1.0
 def is_stdout(target: str) -> bool:
     """Tell whether a target is standard output: `-`, or the very file or pipe that it leads to."""
     return target == STDOUT or _standard_stream(target) == 1
+
+
+def stdout_fd() -> int:
+    """Return standard output's number; raises OSError where it was closed from the start."""
+    if sys.stdout is None:
+        raise OSError(errno.EBADF, "it is closed")
+    return 1
 
 
 def replaceable(target: str) -> bool:
@@ -43,7 +52,7 @@ def write(target: str, data: bytes) -> None:
     if replaceable(target):
         _replace(Path(os.path.realpath(target)), data)
         return
-    stream = 1 if target == STDOUT else _standard_stream(target)
+    stream = stdout_fd() if target == STDOUT else _standard_stream(target)
     if stream is not None:
         write_all(stream, data)
         return

@@ -6,7 +6,7 @@ import json
 import os
 from typing import TYPE_CHECKING
 
-from dmabuf_mp.reports.files import STDOUT
+from dmabuf_mp.reports.files import STDOUT, stdout_fd
 from dmabuf_mp.reports.outlet import Outlet
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ class LogFile:
     def __init__(self, target: str) -> None:
         self.target = target
         flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOCTTY
-        self._fd = os.dup(1) if target == STDOUT else os.open(target, flags, 0o666)
+        self._fd = os.dup(stdout_fd()) if target == STDOUT else os.open(target, flags, 0o666)
         self._outlet = Outlet(self._fd, missing=lambda count: json.dumps({"missing_lines": count}) + "\n")
 
     def add(self, scenario: str, worker: str, line: LogLine) -> None:

@@ -141,17 +141,17 @@ class Output:
     def _print(self, report: Report) -> str | None:
         from dmabuf_mp.reports import table
 
-        fd = 2 if self._tables_to_stderr else 1
-        stream = sys.stderr if self._tables_to_stderr else sys.stdout
+        if self._tables_to_stderr and sys.stderr is None:
+            return None
         try:
-            if stream is None:
-                raise OSError(0, "it is closed")
+            fd, stream = (2, sys.stderr) if self._tables_to_stderr else (files.stdout_fd(), sys.stdout)
             text = io.StringIO()
             console = make_console(text, terminal=os.isatty(fd))
             table.show(report, console, quiet=self._verbosity < 0, repeat_command=self._repeat_command)
             files.write_all(fd, text.getvalue().encode(stream.encoding, "backslashreplace"))
         except OSError as error:
-            return None if fd == 2 else f"standard output could not be written: {error.strerror}"
+            if not self._tables_to_stderr:
+                return f"standard output could not be written: {error.strerror}"
         return None
 
 

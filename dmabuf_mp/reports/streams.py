@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-import errno
 import json
 import os
 import sys
 
+from dmabuf_mp.reports.files import stdout_fd
 from dmabuf_mp.reports.text import printable
 
 PROGRAM = "dmabuf-mp"
@@ -22,9 +22,9 @@ class StdoutError(Exception):
         self.cause = cause
 
 
-def stdout_lost(error: OSError) -> int:
+def stdout_lost(error: Exception) -> int:
     """Say that standard output could not be written, and see that nothing tries again at exit."""
-    complain(f"standard output could not be written: {error.strerror or error}")
+    complain(f"standard output could not be written: {getattr(error, 'strerror', None) or 'it is closed'}")
     null = os.open(os.devnull, os.O_WRONLY)
     os.dup2(null, 1)
     os.close(null)
@@ -42,8 +42,7 @@ def complain(message: str, *, prefix: str = f"{PROGRAM}: ") -> None:
 def say(text: str) -> None:
     """Write to standard output; raises StdoutError."""
     try:
-        if sys.stdout is None:
-            raise OSError(errno.EBADF, "it is closed")
+        stdout_fd()
         sys.stdout.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
         sys.stdout.write(f"{text}\n")
         sys.stdout.flush()
