@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Literal
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from dmabuf_mp.model import Json, RoleName
+    from dmabuf_mp.model import Fault, Json, RoleName
     from dmabuf_mp.patterns import Pattern
 
 
@@ -57,3 +57,4 @@ class Part:
     params: Mapping[str, Json] = field(default_factory=dict)
     options: Mapping[str, Json] = field(default_factory=dict)
     search_path: tuple[str, ...] = ()
+    faults: tuple[Fault, ...] = ()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from dmabuf_mp import patterns
@@ -40,6 +41,7 @@ class Context:
         downstream: Sequence[Channel],
         board: Board,
         log: Callable[[str, str], None],
+        strike: Callable[[str, int], None] | None = None,
     ) -> None:
         self.label = part.label
         self.device = device
@@ -58,6 +60,8 @@ class Context:
         self._last: Ack | None = None
         self._offer: tuple[int, Offer, Fd] | None = None
         self._copy: Allocation | None = None
+        self._round = 0
+        self._strike = strike
 
     def __repr__(self) -> str:
         return f"<Context {self.label} on {self.device.info.selector}>"
@@ -93,6 +97,8 @@ class Context:
     def phase(self, name: str) -> Iterator[None]:
         """Name what is being done, for the report's timings and for whoever asks when it hangs."""
         self._board.enter(name)
+        if self._strike is not None:
+            self._strike(name, self._round)
         began = time.perf_counter()
         try:
             yield
@@ -150,8 +156,10 @@ class Context:
                     return refusals
             self._check_write_back(allocation, 0)
             for round_ in range(1, self.rounds):
+                self._round = round_
                 fill(allocation, round_)
-                outgoing.filled(round_)
+                with self.phase("send"):
+                    outgoing.filled(round_)
                 self._check_write_back(allocation, round_)
             with self.phase("release"):
                 outgoing.wait_released()
@@ -224,6 +232,7 @@ class Context:
             number, offer = unpack_offer(frame, self._part.receives, incoming.channel.peer)
             attempt = self._part.receives[number]
             self._verify(offer)
+            offer = replace(offer, writable=self._part.access == "readwrite")
             if self._part.downstream and self._part.forward == "fd":
                 self._offer = (number, offer, undo.enter_context(fd.duplicate()))
             buffer = self._import(attempt, fd, offer)
@@ -233,6 +242,7 @@ class Context:
             undo.callback(buffer.close)
             undo.callback(self._drop_copy)
             for round_ in range(self.rounds):
+                self._round = round_
                 if round_ and not incoming.next_round(round_):
                     self._withdraw_downstream()
                     undo.close()
@@ -247,7 +257,8 @@ class Context:
                     undo.close()
                     incoming.refuse(number, str(reason))
                     return False
-                incoming.ack(self._take_ack(round_))
+                with self.phase("ack"):
+                    incoming.ack(self._take_ack(round_))
             with self.phase("release"):
                 if self._outgoing is not None and self._shared:
                     self._outgoing.wait_released()

@@ -57,6 +57,15 @@ class PatternChoice:
 
 
 @dataclass(frozen=True, slots=True)
+class Fault:
+    """A fault to inject: one of the catalogue's kinds, in a phase of a round."""
+
+    kind: str
+    phase: str
+    round: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class Role:
     """What one end does, as the author says it.
 
@@ -77,6 +86,7 @@ class Role:
     function: str | bytes | RoleFunction | None = None
     params: Mapping[str, Json] = field(default_factory=dict)
     options: Mapping[str, Json] = field(default_factory=dict)
+    faults: tuple[Fault, ...] = ()
     line: int = 1
     column: int = 1
 
@@ -163,7 +173,10 @@ class LinkReport:
 
 @dataclass(frozen=True, slots=True)
 class WorkerReport:
-    """What came of one role; `exit_code` and `signal` are None while the process lives on or is unknown."""
+    """What came of one role; `exit_code` and `signal` are None while the process lives on or is unknown.
+
+    A role that only suffered says `peer_gone`, and who the `culprit` is.
+    """
 
     role: str
     index: int
@@ -174,6 +187,8 @@ class WorkerReport:
     exit_code: int | None = None
     signal: str | None = None
     reason: str = ""
+    reason_code: str = "ok"
+    culprit: str | None = None
     log: tuple[LogLine, ...] = ()
 
 

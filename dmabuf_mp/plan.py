@@ -7,6 +7,7 @@ from collections import Counter
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from pathlib import Path as FilePath
+from types import ModuleType
 from typing import TYPE_CHECKING
 
 from dmabuf_mp import backends, patterns
@@ -118,12 +119,22 @@ def serialised(function: str | bytes | RoleFunction | None) -> str | bytes | Non
         return function
     from multiprocess.reduction import ForkingPickler
 
+    buffer = io.BytesIO()
+    pickler = ForkingPickler(buffer, None, recurse=True)  # with the globals that it uses, and no others
+    pickler.reducer_override = _module_by_name
     try:
-        # recurse: with the globals that the function uses, and no others
-        return bytes(ForkingPickler.dumps(function, None, recurse=True))
+        pickler.dump(function)
     except Exception as error:
         name = getattr(function, "__qualname__", repr(function))
         raise UsageError(f"role function {name} cannot be sent to a worker: {error}") from error
+    return buffer.getvalue()
+
+
+def _module_by_name(value: object) -> object:
+    """Send a module that a function uses by its name: dill would copy it, with all that it holds."""
+    if isinstance(value, ModuleType) and value.__name__ != "__main__":
+        return importlib.import_module, (value.__name__,)
+    return NotImplemented
 
 
 def _plan_one(
@@ -299,6 +310,7 @@ def _assign(planned: Planned, settings: RunSettings, time_scale: float) -> Plann
                 params=role.params,
                 options=role.options,
                 search_path=(folder,) if folder else (),
+                faults=role.faults,
             )
         )
         if owns:

@@ -114,6 +114,11 @@ def pair() -> tuple[socket.socket, socket.socket]:
     return socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
 
 
+def header(magic: bytes, version: int, kind: int, sequence: int) -> bytes:
+    """Return a frame's header with these fields."""
+    return _HEADER.pack(magic, version, kind, sequence)
+
+
 def json_bytes(value: Json) -> bytes:
     """Serialise a rare frame's payload."""
     return json.dumps(value, separators=(",", ":")).encode()

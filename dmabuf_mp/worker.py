@@ -28,7 +28,7 @@ from dmabuf_mp.model import Outcome
 from dmabuf_mp.wire import Channel, Kind, json_bytes, read_payload
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from dmabuf_mp.assignment import Part
     from dmabuf_mp.backends.base import Backend, Device
@@ -199,19 +199,39 @@ class Player:
         self._stop: SystemExit | None = None
         names = [part.upstream] if part.upstream is not None else []
         names.extend(peer.label for peer in part.downstream)
-        self._channels = [
-            Channel(sock, name, board=board, patience_s=part.patience_s)
-            for sock, name in zip(sockets, names, strict=True)
-        ]
+        self._strike: Callable[[str, int], None] | None = None
+        if part.faults:
+            from dmabuf_mp.faults.strike import striker
+
+            self._strike = striker(part.faults)
+        self._channels = [self._link(sock, name) for sock, name in zip(sockets, names, strict=True)]
+
+    def _link(self, sock: socket.socket, name: str) -> Channel:
+        board, patience_s, faults = self._board, self._part.patience_s, self._part.faults
+        if faults:
+            from dmabuf_mp.faults.channel import FaultyChannel
+
+            return FaultyChannel(sock, name, board=board, patience_s=patience_s, faults=faults)
+        return Channel(sock, name, board=board, patience_s=patience_s)
 
     def open(self) -> None:
         """Open the part's device; what goes wrong is the part's result."""
-        self._board.enter("initialise")
         try:
+            self._enter("start")
+            self._enter("initialise")
             self._device = self._worker.open_device(self._part.device)
+            if self._part.faults:
+                from dmabuf_mp.faults.device import FaultyDevice
+
+                self._device = FaultyDevice(self._device, self._part.faults)
             self._worker.ready(self._part.label)
         except Exception as error:  # noqa: BLE001 - every failure becomes a result
             self._fail(error)
+
+    def _enter(self, phase: str) -> None:
+        self._board.enter(phase)
+        if self._strike is not None:
+            self._strike(phase, 0)
 
     def play(self) -> None:
         """Play the part to its end, whatever that is."""
@@ -272,6 +292,7 @@ class Player:
             downstream=self._channels[first_down:],
             board=self._board,
             log=log,
+            strike=self._strike,
         )
 
     def _blame(self, error: BaseException) -> str | None:

@@ -70,7 +70,10 @@ class Paths:
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """What a producer says of the fd it sends: sizes and offset in bytes, and where the memory lives."""
+    """What a producer says of the fd it sends: sizes and offset in bytes, and where the memory lives.
+
+    `writable` is the importer's own wish: a reader's mapping is read-only where the importer can do that.
+    """
 
     size_bytes: int
     allocated_bytes: int
@@ -78,6 +81,7 @@ class Offer:
     memory: str
     handle: str
     device_uuid: str | None = None
+    writable: bool = True
 
 
 class CheckCounts(NamedTuple):

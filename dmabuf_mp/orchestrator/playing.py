@@ -82,6 +82,8 @@ class Playing:
             exit_code=how.code if how is not None else None,
             signal=how.signal if how is not None else None,
             reason=end.reason,
+            reason_code=end.code,
+            culprit=end.culprit,
             log=self.capture.lines(),
         )
 

@@ -106,8 +106,8 @@ class _File:
                 self.report(Position(), "no scenario in this file: it is empty")
             self._settle_needs()
         except _TooMany:
-            last = max(problem.line for problem in self.problems)
-            self.problems[Problem(self.file, last, 10**6, "too many mistakes: no more are told")] = None
+            last = self.sorted_problems()[-1]
+            self.problems[replace(last, message="too many mistakes: no more are told")] = None
 
     def _documents(self, text: str) -> None:
         values = count = 0

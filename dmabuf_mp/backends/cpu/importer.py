@@ -81,6 +81,7 @@ def map_offer(fd: Fd, offer: Offer) -> MappedBuffer:
             size_bytes=offer.size_bytes,
             allocated_bytes=real_bytes,
             offset_bytes=offer.offset_bytes,
+            writable=offer.writable,
         )
         undo.pop_all()
         return buffer

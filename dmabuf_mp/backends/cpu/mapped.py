@@ -30,7 +30,7 @@ def round_up(size_bytes: int) -> int:
 
 
 class MappedBuffer:
-    """An fd's memory, mapped; writable unless the fd was opened for reading only.
+    """An fd's memory, mapped; writable if asked, unless the fd was opened for reading only.
 
     Owns the fd and the mapping until `close`. Sizes and the offset of the shared range are in bytes.
     """
@@ -44,8 +44,9 @@ class MappedBuffer:
         size_bytes: int,
         allocated_bytes: int,
         offset_bytes: int = 0,
+        writable: bool = True,
     ) -> None:
-        read_only = fcntl.fcntl(fd.fileno(), fcntl.F_GETFL) & os.O_ACCMODE == os.O_RDONLY
+        read_only = not writable or fcntl.fcntl(fd.fileno(), fcntl.F_GETFL) & os.O_ACCMODE == os.O_RDONLY
         protection = mmap.PROT_READ if read_only else mmap.PROT_READ | mmap.PROT_WRITE
         with translated(f"mmap of {memory} memory, {allocated_bytes} bytes"):
             self._map = mmap.mmap(fd.fileno(), allocated_bytes, mmap.MAP_SHARED, protection)

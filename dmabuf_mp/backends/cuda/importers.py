@@ -13,6 +13,7 @@ Who closes the fd once it is imported, by API (until the import has succeeded, w
 from __future__ import annotations
 
 from contextlib import ExitStack, nullcontext
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from dmabuf_mp.backends.cpu.importer import ALIGNMENT_BYTES, map_offer
@@ -105,6 +106,6 @@ def _vmm(device: CudaDevice, fd: Fd, offer: Offer, undo: ExitStack) -> int:
 
 
 def _host_register(device: CudaDevice, fd: Fd, offer: Offer, undo: ExitStack) -> int:
-    mapped = map_offer(fd, offer)
+    mapped = map_offer(fd, replace(offer, writable=True))  # cuMemHostRegister asks for a writable mapping
     undo.callback(mapped.close)
     return register(device, mapped, undo)

@@ -1,0 +1,172 @@
+"""The self-test: inject each known fault on this machine, and see that it is caught.
+
+A fault is caught where the outcome is the right one, the right worker carries it, and it came in time.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from dmabuf_mp.faults import CATALOGUE, FaultKind
+from dmabuf_mp.model import Fault, Outcome, Role, RunSettings, Scenario, Silent
+from dmabuf_mp.orchestrator import Orchestrator
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from dmabuf_mp.model import RoleName, ScenarioReport
+
+SIZE_BYTES = 5 * 4096 + 6  # several pages and a tail
+ROUNDS = 2
+HANG_S = 0.6
+LATE_S = 10.0  # what is caught later than this after its deadline is not caught
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One fault in one place: the scenario that injects it, and the parts that may carry its outcome."""
+
+    kind: FaultKind
+    phase: str
+    where: str
+    scenario: Scenario
+    blamed: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """What came of a case; `wrong` says why it is not caught, empty where it is."""
+
+    case: Case
+    report: ScenarioReport
+    wrong: str
+
+
+def cases(
+    device: str = "cpu", memory: tuple[str, ...] = (), *, every_phase: bool = False
+) -> tuple[Case, ...]:
+    """Return every fault of the catalogue in each place that it can strike, on one device.
+
+    Faults of the process strike in their first phase only, and killing in all; with `every_phase` all do.
+    """
+    return tuple(
+        _case(kind, phase, where, device, memory)
+        for kind in CATALOGUE.values()
+        for where in _places(kind)
+        for phase in _phases(kind, where, every_phase=every_phase)
+        if _fits(kind, memory)
+    )
+
+
+def _fits(kind: FaultKind, memory: tuple[str, ...]) -> bool:
+    return kind.name != "unsealed" or memory in ((), ("memfd",))
+
+
+def _places(kind: FaultKind) -> Iterator[str]:
+    if kind.roles == ("producer",):
+        yield "producer"
+        return
+    yield from (role for role in kind.roles if role != "relay")
+    yield "one of several"
+    if "relay" in kind.roles:
+        yield "relay"
+        yield "both"
+
+
+# The phases that each role comes through.
+_PHASES: dict[RoleName, tuple[str, ...]] = {
+    "producer": ("start", "initialise", "export", "fill", "send", "release"),
+    "relay": ("start", "initialise", "import", "check", "send", "ack", "release"),
+    "consumer": ("start", "initialise", "import", "check", "ack", "release"),
+}
+
+
+def _phases(kind: FaultKind, where: str, *, every_phase: bool) -> tuple[str, ...]:
+    if kind.group != "process":
+        return kind.phases[:1]
+    role: RoleName = "producer" if where == "producer" else "relay" if where == "relay" else "consumer"
+    fitting = tuple(phase for phase in _PHASES[role] if phase in kind.phases)
+    if every_phase or kind.name == "kill":
+        return fitting
+    return ("send",) if role == "producer" else ("check",)
+
+
+def _case(kind: FaultKind, phase: str, where: str, device: str, memory: tuple[str, ...]) -> Case:
+    fault = Fault(kind.name, phase, ROUNDS - 1 if phase == "release" else kind.first_round)
+    access = "readwrite" if kind.readwrite else "read"
+    producer = Role("producer", device=device, memory=memory)
+    consumers = [Role("consumer", index, device) for index in range(3 if where == "one of several" else 1)]
+    relays: tuple[Role, ...] = ()
+    at_fault: tuple[str, ...]
+    if where in ("producer", "both"):
+        own = replace(fault, phase="send") if where == "both" and phase == "check" else fault
+        producer = replace(producer, faults=(own,))
+        at_fault = ("producer",)
+    if where in ("consumer", "both"):
+        consumers[0] = replace(consumers[0], faults=(fault,))
+        at_fault = ("producer", "consumer[0]") if where == "both" else ("consumer[0]",)
+    if where == "one of several":
+        consumers[1] = replace(consumers[1], faults=(fault,))
+        at_fault = ("consumer[1]",)
+    if where == "relay":
+        relays = (Role("relay", 0, device, faults=(fault,)),)
+        at_fault = ("relay[0]",)
+    if access == "readwrite":
+        number = 1 if where == "one of several" else 0
+        consumers[number] = replace(consumers[number], access="readwrite")
+    blamed = at_fault
+    if kind.blames == "checker":
+        blamed = ("producer",) if kind.readwrite else ("consumer[0]",)
+    scenario = Scenario(
+        name=f"{kind.name} in {phase} of {where}",
+        size_bytes=SIZE_BYTES,
+        producer=producer,
+        relays=relays,
+        consumers=tuple(consumers),
+        rounds=ROUNDS,
+        timeout_s=HANG_S if kind.outcome is Outcome.TIMED_OUT else None,
+        expect=kind.outcome,
+        file="<selftest>",
+    )
+    return Case(kind, phase, where, scenario, blamed)
+
+
+def run(chosen: Sequence[Case], *, seed: int = 0) -> Iterator[Result]:
+    """Run cases one after the other, and yield what came of each."""
+    with Orchestrator(RunSettings(seed=seed)) as orchestrator:
+        for case in chosen:
+            report = orchestrator.run((case.scenario,), Silent()).scenarios[0]
+            yield Result(case, report, judge(case, report))
+            if report.observed is Outcome.INTERRUPTED:
+                return
+
+
+def judge(case: Case, report: ScenarioReport) -> str:
+    """Say why a fault was not caught, or an empty text."""
+    if report.observed is not case.kind.outcome:
+        return f"expected {case.kind.outcome}, observed {report.observed}: {report.reason}"
+    carriers = tuple(
+        _label(worker.role, worker.index)
+        for worker in report.workers
+        if worker.outcome is case.kind.outcome and worker.reason_code != "peer_gone"
+    )
+    if not set(carriers) & set(case.blamed):
+        return f"expected {' or '.join(case.blamed)} to carry it, it was {', '.join(carriers) or 'nobody'}"
+    innocent = set(carriers) - set(case.blamed)
+    if innocent and case.kind.blames == "self":
+        return f"{', '.join(sorted(innocent))} carried it too, and did nothing"
+    limit_s = LATE_S + (case.scenario.timeout_s or 0.0)
+    if report.elapsed_s > limit_s:
+        return f"caught after {report.elapsed_s:.1f} s, later than {limit_s:g} s"
+    return ""
+
+
+def _label(role: str, index: int) -> str:
+    return role if role == "producer" else f"{role}[{index}]"
+
+
+def summary(results: Iterable[Result]) -> tuple[int, int]:
+    """Return how many faults were caught, and how many were not."""
+    wrong = [bool(result.wrong) for result in results]
+    return wrong.count(False), wrong.count(True)
