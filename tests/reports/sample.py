@@ -111,7 +111,12 @@ CRASHED = scenario(
     reason="consumer[0] was killed by SIGSEGV",
     reason_code="killed",
     workers=(
-        worker(outcome=Outcome.ERROR, reason="peer_gone: consumer[0]"),
+        worker(
+            outcome=Outcome.ERROR,
+            reason="consumer[0] is gone",
+            reason_code="peer_gone",
+            culprit="consumer[0]",
+        ),
         worker("consumer", 0, Outcome.CRASHED, signal="SIGSEGV", reason="killed by SIGSEGV in import"),
     ),
 )
