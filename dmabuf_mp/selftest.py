@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from dmabuf_mp import plan
 from dmabuf_mp.faults import CATALOGUE, FaultKind
 from dmabuf_mp.model import Fault, Outcome, Role, RunSettings, Scenario, Silent
 from dmabuf_mp.orchestrator import Orchestrator
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 SIZE_BYTES = 5 * 4096 + 6  # several pages and a tail
 ROUNDS = 2
 HANG_S = 0.6
+START_S = plan.START_DEADLINE_S + plan.INITIALISE_DEADLINE_S
 LATE_S = 10.0  # what is caught later than this after its deadline is not caught
 
 
@@ -156,7 +158,8 @@ def judge(case: Case, report: ScenarioReport) -> str:
     innocent = set(carriers) - set(case.blamed)
     if innocent and case.kind.blames == "self":
         return f"{', '.join(sorted(innocent))} carried it too, and did nothing"
-    limit_s = LATE_S + (case.scenario.timeout_s or 0.0)
+    starting = START_S if case.phase in ("start", "initialise") else 0.0
+    limit_s = starting + LATE_S + (case.scenario.timeout_s or 0.0)
     if report.elapsed_s > limit_s:
         return f"caught after {report.elapsed_s:.1f} s, later than {limit_s:g} s"
     return ""

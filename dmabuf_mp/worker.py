@@ -269,6 +269,9 @@ class Player:
         }
 
     def _fail(self, error: BaseException) -> None:
+        # An undo that fails in its turn, as everything does on a lost device, must not hide the cause.
+        while isinstance(error.__context__, errors.DmabufMpError) and error.__cause__ is None:
+            error = error.__context__
         self.outcome, self.code = _meaning(error)
         self.reason = _one_line(error) if self.code == "exception" else str(error)
         self._culprit = self._blame(error)

@@ -179,19 +179,24 @@ class ScenarioRun:
 
     def _look_for_ends(self) -> None:
         """Notice workers that ended without a result: crashed, whatever their status is."""
-        for playing in self._unfinished():
-            worker = playing.worker
-            if worker.exit is None:
-                continue
+        ended = [playing for playing in self._unfinished() if playing.worker.exit is not None]
+        ends: dict[str, End] = {}
+        for playing in ended:
+            team = {p.part.label: p.waits_for for p in ended if p.worker is playing.worker}
+            label, how, worker = playing.part.label, playing.worker.exit, playing.worker
             where = f"in phase '{playing.board.phase or 'start'}'"
-            if worker.broken:
-                playing.end = End(playing.part.label, Outcome.ERROR, "protocol", worker.broken)
-            elif worker.exit.signal is None:
-                reason = f"{worker.exit} {where}, without having been told to"
-                playing.end = End(playing.part.label, Outcome.CRASHED, "exited", reason)
+            if label not in stuck(team):
+                # Both roles were one worker's, and this one waited for the other: it only suffered.
+                ends[label] = End(label, Outcome.ERROR, "peer_gone", f"was {where}", team[label])
+            elif worker.broken:
+                ends[label] = End(label, Outcome.ERROR, "protocol", worker.broken)
+            elif how is not None and how.signal is not None:
+                ends[label] = End(label, Outcome.CRASHED, "killed", f"{how} {where}")
             else:
-                reason = f"{worker.exit} {where}"
-                playing.end = End(playing.part.label, Outcome.CRASHED, "killed", reason)
+                reason = f"{how} {where}, without having been told to"
+                ends[label] = End(label, Outcome.CRASHED, "exited", reason)
+        for playing in ended:
+            playing.end = ends[playing.part.label]
 
     def _unfinished(self) -> list[Playing]:
         return [playing for playing in self._playing.values() if playing.end is None]
