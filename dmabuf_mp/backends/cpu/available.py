@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import mmap
 import os
+import re
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
@@ -17,14 +18,13 @@ _V2 = ("sys/fs/cgroup", "memory.max", "memory.current", "inactive_file")
 _V1 = ("sys/fs/cgroup/memory", "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
 
 
-def _numbers(file: Path) -> dict[str, int]:
-    """Return the lines `name: number` or `name number` of a file, empty where it cannot be read."""
+def _named(file: Path, name: str) -> int | None:
+    """Return the number of a line `name: number` or `name number` of a file."""
     try:
-        lines = file.read_text().splitlines()
+        found = re.search(rf"^{name}:?\s+(\d+)", file.read_text(), re.MULTILINE)
     except OSError:
-        return {}
-    words = (line.replace(":", " ").split() for line in lines)
-    return {word[0]: int(word[1]) for word in words if len(word) > 1 and word[1].isdecimal()}
+        return None
+    return int(found[1]) if found else None
 
 
 def _number(file: Path) -> int | None:
@@ -37,7 +37,7 @@ def _number(file: Path) -> int | None:
 def _rooms(root: Path) -> Iterator[tuple[int, str]]:
     """Yield how many bytes each limit leaves, and the limit's name."""
     yield os.sysconf("SC_PHYS_PAGES") * mmap.PAGESIZE, "this machine's memory"
-    if (free := _numbers(root / "proc/meminfo").get("MemAvailable")) is not None:
+    if (free := _named(root / "proc/meminfo", "MemAvailable")) is not None:
         yield free * 1024, "MemAvailable"
     try:
         groups = (root / "proc/self/cgroup").read_text().splitlines()
@@ -53,7 +53,7 @@ def _rooms(root: Path) -> Iterator[tuple[int, str]]:
             where = root / mount / folder
             limit, usage = _number(where / limit_file), _number(where / usage_file)
             if limit is not None and usage is not None:
-                dropped = _numbers(where / "memory.stat").get(cache, 0)
+                dropped = _named(where / "memory.stat", cache) or 0
                 yield max(0, limit - usage + dropped), f"the cgroup's {where / limit_file}"
 
 

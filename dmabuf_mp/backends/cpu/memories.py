@@ -30,6 +30,7 @@ def _name(memory: str) -> str:
 
 
 def _memfd(memory: str, size_bytes: int) -> Fd:
+    available.ask(size_bytes)
     with translated("memfd_create"):
         try:
             return memfd.create(_name(memory), size_bytes)
@@ -80,14 +81,15 @@ def _opened_heap(name: str) -> Fd:
 
 
 def _dma_heap(size_bytes: int, heap: str) -> Fd:
-    with _opened_heap(heap) as opened, translated(f"DMA_HEAP_IOCTL_ALLOC of heap {heap}"):
-        return dma_heap.allocate(opened.fileno(), size_bytes)
+    with _opened_heap(heap) as opened:
+        available.ask(size_bytes)
+        with translated(f"DMA_HEAP_IOCTL_ALLOC of heap {heap}"):
+            return dma_heap.allocate(opened.fileno(), size_bytes)
 
 
 def allocate(memory: str, size_bytes: int, options: Mapping[str, Json]) -> MappedBuffer:
     """Allocate whole pages and fill them with 0xFF; raises Unsupported or ResourceRefused."""
     allocated_bytes = round_up(size_bytes)
-    available.ask(allocated_bytes)
     with ExitStack() as undo:
         match memory:
             case "memfd":
