@@ -114,7 +114,7 @@ class _File:
         for root in documents(text, self.report):
             axes = matrix.axes(root, self.report)
             count += matrix.count(axes)
-            values += matrix.count(axes) * root.values
+            values += matrix.values(root, axes)
             if count > MAX_SCENARIOS:
                 self.report(
                     root, f"more than {MAX_SCENARIOS:,} scenarios in one file: {count:,} up to this one"
@@ -146,7 +146,7 @@ class _File:
                 if name in earlier:
                     continue
                 near = suggestion(name, everything - {base, scenario.name})
-                hint = f"; did you mean {near!r}?" if near and name not in everything else ""
+                hint = f"; did you mean {near!r}?" if near else ""
                 why = "it has to come before this one" if name in everything else f"none has this name{hint}"
                 self.report(place, f"needs {name!r}: {why}")
             self.scenarios[i] = replace(scenario, needs=tuple(needed))

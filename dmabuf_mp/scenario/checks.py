@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 # t = 2 * round + 1 has to fit in 32 bits.
 MAX_ROUNDS = 2**31
 MAX_ROLES = 1024
+MAX_SELECTOR = 100
 EXPECTABLE = tuple(
     outcome.value for outcome in Outcome if outcome not in (Outcome.SKIPPED, Outcome.INTERRUPTED)
 )
@@ -61,6 +62,8 @@ def where(role: Role) -> Where:
 
 def device_error(selector: str) -> str | None:
     """Say what is wrong with a device selector, or None."""
+    if len(selector) > MAX_SELECTOR:
+        return f"a device has at most {MAX_SELECTOR} characters, this has {len(selector)}"
     backend = paths().get(prefix_of(selector))
     if backend is not None:
         return backend.selector_error(selector)

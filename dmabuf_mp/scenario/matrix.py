@@ -14,6 +14,10 @@ if TYPE_CHECKING:
 
     from dmabuf_mp.scenario.tree import Node, Place, Report
 
+MAX_AXES = 64
+# What a name shows of one value; two of one name are numbered in the report.
+_SHOWN = 64
+
 
 @dataclass(frozen=True, slots=True)
 class Axis:
@@ -32,6 +36,9 @@ def axes(root: Mapping, report: Report) -> tuple[Axis, ...]:
     if not isinstance(node, Mapping) or not node.items:
         report(node, "expected a mapping of fields to lists of values, such as `size: [4KiB, 1MiB]`")
         return ()
+    if len(node.items) > MAX_AXES:
+        report(node, f"at most {MAX_AXES} fields can vary, here are {len(node.items)}")
+        return ()
     found: list[Axis] = []
     for name, (place, values) in node.items.items():
         above = next((axis.name for axis in found if _overlap(axis.name, name)), None)
@@ -44,6 +51,14 @@ def axes(root: Mapping, report: Report) -> tuple[Axis, ...]:
         else:
             found.append(Axis(name, place, tuple(values.items)))
     return tuple(found)
+
+
+def values(root: Mapping, axes_: tuple[Axis, ...]) -> int:
+    """Return how many values all those scenarios hold together."""
+    times = count(axes_)
+    bare = root.values - (root.items["matrix"][1].values if "matrix" in root.items else 0)
+    varying = sum(times // len(axis.values) * sum(node.values for node in axis.values) for axis in axes_)
+    return times * bare + varying
 
 
 def count(axes_: tuple[Axis, ...]) -> int:
@@ -70,7 +85,9 @@ def expand(
 
 def label(chosen: dict[str, Node]) -> str:
     """Return what is appended to a scenario's name: `[size=16KiB,rounds=2]`, or nothing without choices."""
-    return f"[{','.join(f'{name}={_text(node)}' for name, node in chosen.items())}]" if chosen else ""
+    texts = {name: _text(node) for name, node in chosen.items()}
+    cut = (f"{name}={text[:_SHOWN]}{'…' * (len(text) > _SHOWN)}" for name, text in texts.items())
+    return f"[{','.join(cut)}]" if chosen else ""
 
 
 def _text(node: Node) -> str:

@@ -99,6 +99,7 @@ def test_possible(producer: str, consumer: str) -> None:
         ),
         ("{heap: 5}", "cpu", "1:18: expected text, got the number 5: put it in quotes"),
         ("{device: cuda:0, pcie: yes}", "cpu", "1:34: expected true or false, got 'yes'"),
+        ("cuda:" + "0" * 100, "cpu", "1:11: a device has at most 100 characters, this has 105"),
         ("cpu:0", "cpu", "1:11: unknown device 'cpu:0': the CPU is 'cpu', without a number"),
         (
             "gpu",

@@ -128,10 +128,14 @@ def test_names(line: str, expected: str) -> None:
         ("name:", "4:1: expected text, got nothing"),
         ("name: [a]", "4:7: expected text, got a list"),
         ("name: {a: b}", "4:7: expected text, got a mapping"),
-        ('name: ""', "4:7: expected one printable line, got ''"),
-        ('name: " "', "4:7: expected one printable line, got ' '"),
-        ('name: "a\\nb"', "4:7: expected one printable line, got 'a\\nb'"),
-        ('name: "\\u202e"', "4:7: expected one printable line, got '\\u202e'"),
+        ('name: ""', "4:7: expected one printable line of at most 255 characters, got ''"),
+        ('name: " "', "4:7: expected one printable line of at most 255 characters, got ' '"),
+        ('name: "a\\nb"', "4:7: expected one printable line of at most 255 characters, got 'a\\nb'"),
+        ('name: "\\u202e"', "4:7: expected one printable line of at most 255 characters, got '\\u202e'"),
+        (
+            "name: " + "n" * 256,
+            f"4:7: expected one printable line of at most 255 characters, got '{'n' * 80}'…",
+        ),
         ('description: "a\\eb"', "4:14: expected printable lines, got control characters"),
         ("rounds: 0", "4:9: expected a whole number from 1 to 2147483648, got the number 0"),
         (
@@ -331,7 +335,7 @@ def test_two_of_one_name_are_no_mistake() -> None:
 def test_at_most_10_000_scenarios() -> None:
     line = "{producer: cpu, consumer: cpu, matrix: {size: [%s], rounds: [%s]}}\n"
     hundred = ", ".join(map(str, range(1, 101)))
-    assert len(loads(line % (hundred, "1"))) == 100
+    assert len(loads(line % (hundred, hundred))) == 10_000
     (problem,) = problems(line % (hundred, ", ".join(map(str, range(1, 102)))))
     assert problem == "1:1: more than 10,000 scenarios in one file: 10,100 up to this one"
     assert scenarios.MAX_SCENARIOS == 10_000

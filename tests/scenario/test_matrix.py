@@ -126,6 +126,20 @@ def test_mistakes(matrix: str, expected: str) -> None:
     assert problems(f"producer: cpu\nconsumer: cpu\nsize: 1\nmatrix: {matrix}\n") == [expected]
 
 
+def test_at_most_64_fields() -> None:
+    fields = ", ".join(f"producer.params.p{i}: [1]" for i in range(65))
+    assert problems(f"producer: {{role: 'm:f'}}\nconsumer: cpu\nsize: 1\nmatrix: {{{fields}}}\n") == [
+        "4:9: at most 64 fields can vary, here are 65"
+    ]
+
+
+def test_a_long_value_is_cut_in_the_name() -> None:
+    (scenario,) = loads(
+        f"producer: {{role: 'm:f'}}\nconsumer: cpu\nsize: 8\nmatrix: {{producer.params.x: [{'y' * 1000}]}}\n"
+    )
+    assert scenario.name == f"string[producer.params.x={'y' * 64}…]"
+
+
 @pytest.mark.parametrize("index", ["2", "00", "-1", "x", "１"])
 def test_an_entry_that_is_not_there(index: str) -> None:
     found = problems(
