@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib
+import io
 import itertools
 from collections import Counter
 from dataclasses import dataclass, field, replace

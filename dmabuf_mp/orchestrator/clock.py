@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import time
 
@@ -14,7 +15,7 @@ def time_scale() -> float:
         scale = float(os.environ.get("DMABUF_MP_TIME_SCALE", "1"))
     except ValueError:
         return 1.0
-    return scale if scale > 0 else 1.0
+    return scale if 0 < scale < math.inf else 1.0
 
 
 class Clock:
