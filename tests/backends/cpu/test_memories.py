@@ -16,6 +16,7 @@ import pytest
 from dmabuf_mp.backends.cpu import memories
 from dmabuf_mp.errors import DmabufMpError, ResourceRefused, Unsupported
 from dmabuf_mp.linux import dmabuf, memfd
+from tests.dmabufs import need
 from tests.forked import in_child, leave_fds, open_fds
 
 if TYPE_CHECKING:
@@ -99,9 +100,19 @@ def test_a_view_that_outlives_the_close_keeps_its_memory_until_it_goes() -> None
     assert open_fds() == before
 
 
-@pytest.mark.parametrize("memory", ["memfd", "udmabuf", "dma_heap"])
+@pytest.mark.parametrize(
+    ("memory", "node"),
+    [
+        ("memfd", "/dev/null"),
+        pytest.param("udmabuf", "/dev/udmabuf", marks=pytest.mark.dmabuf),
+        pytest.param("dma_heap", "/dev/dma_heap/system", marks=pytest.mark.dmabuf),
+    ],
+)
 @pytest.mark.parametrize("size_bytes", [2**46, 2**63 - 1])
-def test_more_than_there_is_is_refused_before_anything_is_allocated(memory: str, size_bytes: int) -> None:
+def test_more_than_there_is_is_refused_before_anything_is_allocated(
+    memory: str, node: str, size_bytes: int
+) -> None:
+    need(node)
     before = open_fds()
     with pytest.raises(Unsupported, match=r"larger than .*, which leaves [0-9]+ bytes"):
         memories.allocate(memory, size_bytes, {})
