@@ -174,6 +174,14 @@ def test_log_on_stdout_is_json_lines() -> None:
     assert [json.loads(line)["level"] for line in lines] == ["info", "debug"]
 
 
+def test_equal_names_are_told_apart_everywhere() -> None:
+    result = cli("run", "-v", "passed", "passed", "--log", "-")
+    names = [json.loads(line)["scenario"] for line in result.stdout.splitlines()]
+    assert names == ["passed", "passed", "passed#2", "passed#2"]
+    assert "[2/2] passed#2: passed in 10 ms\n" in result.stderr
+    assert "\npassed#2 " in result.stderr  # the table
+
+
 def test_all_reports_at_once(tmp_path: Path) -> None:
     reports = ["--json", f"{tmp_path}/r.json", "--junit", f"{tmp_path}/r.xml", "--log", f"{tmp_path}/l"]
     assert cli("run", "passed", *reports).returncode == 0

@@ -13,6 +13,7 @@ from dmabuf_mp.reports.files import ReportFile
 from dmabuf_mp.reports.log import LogFile
 from dmabuf_mp.reports.outlet import Outlet
 from dmabuf_mp.reports.progress import Progress
+from dmabuf_mp.reports.text import Names
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -70,6 +71,8 @@ class Output:
             if target
         ]
         self._problems: list[str] = []
+        self._names = Names()
+        self._name = ""
         self._stderr = Outlet(2, encoding=sys.stderr.encoding if sys.stderr else "utf-8")
         self._progress = Progress(self._stderr, terminal=os.isatty(2), verbosity=verbosity)
         self._log: LogFile | None = None
@@ -99,17 +102,18 @@ class Output:
 
     def scenario_started(self, index: int, total: int, name: str) -> None:
         """Pass on that a scenario starts."""
-        self._progress.scenario_started(index, total, name)
+        self._name = self._names.unique(name)
+        self._progress.scenario_started(index, total, self._name)
 
     def log(self, scenario: str, worker: str, line: LogLine) -> None:
         """Pass a worker's line on."""
-        self._progress.log(scenario, worker, line)
+        self._progress.log(self._name, worker, line)
         if self._log:
-            self._log.add(scenario, worker, line)
+            self._log.add(self._name, worker, line)
 
     def scenario_ended(self, report: ScenarioReport, so_far: Report) -> None:
         """Pass on that a scenario ended, and bring the reports up to date."""
-        self._progress.scenario_ended(report, so_far)
+        self._progress.scenario_ended(replace(report, name=self._name), so_far)
         for file in self._reports:
             file.update(so_far)
 

@@ -12,22 +12,31 @@ if TYPE_CHECKING:
     from dmabuf_mp.model import LinkReport, LogLine, Report, ScenarioReport, WorkerReport
 
 
-def unique_names(report: Report) -> Report:
-    """Number the scenarios that share a name: `a`, `a#2`, `a#3`; doing so twice changes nothing.
+class Names:
+    """Numbers the names that come again: `a`, `a#2`, `a#3`; a name once given stays."""
 
-    A name once given stays as later scenarios come in, so that a report can be written while it grows.
-    """
-    taken: set[str] = set()
-    next_number: Counter[str] = Counter()
-    scenarios = []
-    for scenario in report.scenarios:
-        name = scenario.name
-        while name in taken:
-            next_number[scenario.name] = max(2, next_number[scenario.name] + 1)
-            name = f"{scenario.name}#{next_number[scenario.name]}"
-        taken.add(name)
-        scenarios.append(scenario if name == scenario.name else replace(scenario, name=name))
-    return replace(report, scenarios=tuple(scenarios))
+    def __init__(self) -> None:
+        self._taken: set[str] = set()
+        self._numbers: Counter[str] = Counter()
+
+    def unique(self, name: str) -> str:
+        """Return the name, numbered if it was given before."""
+        given = name
+        while given in self._taken:
+            self._numbers[name] = max(2, self._numbers[name] + 1)
+            given = f"{name}#{self._numbers[name]}"
+        self._taken.add(given)
+        return given
+
+
+def unique_names(report: Report) -> Report:
+    """Number the scenarios that share a name; doing so twice changes nothing."""
+    names = Names()
+    return replace(report, scenarios=tuple(_named(one, names.unique(one.name)) for one in report.scenarios))
+
+
+def _named(scenario: ScenarioReport, name: str) -> ScenarioReport:
+    return scenario if name == scenario.name else replace(scenario, name=name)
 
 
 def printable(text: str) -> str:
