@@ -35,8 +35,9 @@ def devices() -> dict[str, Json]:
         found = {prefix: orchestrator.inventory(prefix) for prefix in backends.paths()}
     infos = [info for inventory in found.values() for info in inventory.devices]
     missing = {prefix: inventory.reason for prefix, inventory in found.items() if not inventory.devices}
-    probes = list(_probes([info for one in found.values() for info in one.devices[:2]]))
-    tried = [one for one in probes if not _is_by_name_only(one)]
+    ends = [info.selector for one in found.values() for info in one.devices[:2]]
+    every = [one for pair in itertools.product(ends, repeat=2) for one in probes(*pair, dangerous=True)]
+    tried = [one for one in every if not _is_by_name_only(one)]
     host: dict[str, Json] = {}
     for inventory in found.values():
         host.update(inventory.host)
@@ -45,7 +46,7 @@ def devices() -> dict[str, Json]:
         "devices": [_device(info) for info in infos],
         "missing": missing,
         "paths": [_path_entry(one, report) for one, report in zip(tried, _run(tried), strict=True)]
-        + [_path_entry(one, None) for one in probes if _is_by_name_only(one)],
+        + [_path_entry(one, None) for one in every if _is_by_name_only(one)],
     }
 
 
@@ -92,19 +93,19 @@ def _run(scenarios: Sequence[Scenario], settings: RunSettings | None = None) -> 
         return orchestrator.run(scenarios, Silent()).scenarios
 
 
-def _probes(infos: Sequence[DeviceInfo]) -> Iterator[Scenario]:
-    """Yield one scenario for each path that fits each pair of devices, the pair of one with itself too."""
-    for producer, consumer in itertools.product(infos, repeat=2):
-        exports = backends.of(producer.selector).exports
-        for importer, takes in backends.of(consumer.selector).imports.items():
-            for memory, handle in takes:
-                if handle in exports.get(memory, ()):
-                    yield Scenario(
-                        f"{memory}/{handle}/{importer} {producer.selector} → {consumer.selector}",
-                        PROBE_BYTES,
-                        Role("producer", device=producer.selector, memory=(memory,), handle=(handle,)),
-                        (Role("consumer", device=consumer.selector, importer=(importer,)),),
-                    )
+def probes(producer: str, consumer: str, *, dangerous: bool = False) -> Iterator[Scenario]:
+    """Yield one scenario for each path that fits two devices; those that can crash a driver if asked for."""
+    exports = backends.of(producer).exports
+    for importer, takes in backends.of(consumer).imports.items():
+        for memory, handle in takes:
+            scenario = Scenario(
+                f"{memory}/{handle}/{importer} {producer} → {consumer}",
+                PROBE_BYTES,
+                Role("producer", device=producer, memory=(memory,), handle=(handle,)),
+                (Role("consumer", device=consumer, importer=(importer,)),),
+            )
+            if handle in exports.get(memory, ()) and (dangerous or not _is_by_name_only(scenario)):
+                yield scenario
 
 
 def _path(scenario: Scenario) -> Path:

@@ -8,9 +8,10 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from dmabuf_mp import plan
+from dmabuf_mp import backends, plan
 from dmabuf_mp.faults import CATALOGUE, FaultKind
-from dmabuf_mp.model import Fault, Outcome, Role, RunSettings, Scenario, Silent
+from dmabuf_mp.inventory import probes
+from dmabuf_mp.model import Fault, Outcome, Path, Role, RunSettings, Scenario, Silent
 from dmabuf_mp.orchestrator import Orchestrator
 
 if TYPE_CHECKING:
@@ -45,24 +46,52 @@ class Result:
     wrong: str
 
 
-def cases(
-    device: str = "cpu", memory: tuple[str, ...] = (), *, every_phase: bool = False
-) -> tuple[Case, ...]:
-    """Return every fault of the catalogue in each place that it can strike, on one device.
+@dataclass(frozen=True, slots=True)
+class Ground:
+    """Where to inject: devices and a path that works between them."""
 
-    Faults of the process strike in their first phase only, and killing in all; with `every_phase` all do.
+    producer: str
+    consumer: str
+    path: Path
+
+    def __str__(self) -> str:
+        return f"{self.producer} → {self.consumer} by {self.path}"
+
+
+def grounds() -> tuple[Ground, ...]:
+    """Return this machine's grounds: the CPU's memory, and the first working path of its GPUs, if any."""
+    with Orchestrator(RunSettings(seed=0)) as orchestrator:
+        inventories = {prefix: orchestrator.inventory(prefix) for prefix in backends.paths()}
+        found = []
+        for inventory in inventories.values():
+            if inventory.devices:
+                producer, consumer = inventory.devices[0].selector, inventory.devices[-1].selector
+                tried = tuple(probes(producer, consumer))
+                reports = orchestrator.run(tried, Silent()).scenarios
+                paths = [r.links[0].path for r in reports if r.outcome is Outcome.PASSED]
+                found += [Ground(producer, consumer, path) for path in paths[:1] if path is not None]
+    return tuple(found)
+
+
+def cases(ground: Ground, *, every_phase: bool = False) -> tuple[Case, ...]:
+    """Return every fault of the catalogue in each place that it can strike, on one ground.
+
+    Faults of the process strike in one phase only, and killing in all; with `every_phase` all do.
     """
     return tuple(
-        _case(kind, phase, where, device, memory)
+        _case(kind, phase, where, ground)
         for kind in CATALOGUE.values()
         for where in _places(kind)
         for phase in _phases(kind, where, every_phase=every_phase)
-        if _fits(kind, memory)
+        if _fits(kind, ground)
     )
 
 
-def _fits(kind: FaultKind, memory: tuple[str, ...]) -> bool:
-    return kind.name != "unsealed" or memory in ((), ("memfd",))
+def _fits(kind: FaultKind, ground: Ground) -> bool:
+    """Whether a fault can be one here: only memfds have seals, only the CPU maps for reading alone."""
+    if kind.name == "unsealed":
+        return ground.path.handle == "memfd"
+    return kind.name != "wrong_side" or ground.consumer == "cpu"
 
 
 def _places(kind: FaultKind) -> Iterator[str]:
@@ -94,11 +123,16 @@ def _phases(kind: FaultKind, where: str, *, every_phase: bool) -> tuple[str, ...
     return ("send",) if role == "producer" else ("check",)
 
 
-def _case(kind: FaultKind, phase: str, where: str, device: str, memory: tuple[str, ...]) -> Case:
+def _case(kind: FaultKind, phase: str, where: str, ground: Ground) -> Case:
     fault = Fault(kind.name, phase, ROUNDS - 1 if phase == "release" else kind.first_round)
     access = "readwrite" if kind.readwrite else "read"
-    producer = Role("producer", device=device, memory=memory)
-    consumers = [Role("consumer", index, device) for index in range(3 if where == "one of several" else 1)]
+    producer = Role(
+        "producer", device=ground.producer, memory=(ground.path.memory,), handle=(ground.path.handle,)
+    )
+    consumers = [
+        Role("consumer", index, ground.consumer, importer=(ground.path.importer,))
+        for index in range(3 if where == "one of several" else 1)
+    ]
     relays: tuple[Role, ...] = ()
     at_fault: tuple[str, ...]
     if where in ("producer", "both"):
@@ -112,7 +146,7 @@ def _case(kind: FaultKind, phase: str, where: str, device: str, memory: tuple[st
         consumers[1] = replace(consumers[1], faults=(fault,))
         at_fault = ("consumer[1]",)
     if where == "relay":
-        relays = (Role("relay", 0, device, faults=(fault,)),)
+        relays = (Role("relay", 0, ground.consumer, importer=(ground.path.importer,), faults=(fault,)),)
         at_fault = ("relay[0]",)
     if access == "readwrite":
         number = 1 if where == "one of several" else 0
