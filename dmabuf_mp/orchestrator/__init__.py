@@ -170,7 +170,8 @@ class Orchestrator:
                     refusal_code="fail_fast",
                 )
         for need in planned.scenario.needs:
-            of_that_name = [r for r in before if r.repeat == planned.repeat and _is_named(r.name, need)]
+            in_file = [r for r in before if (r.file, r.repeat) == (planned.scenario.file, planned.repeat)]
+            of_that_name = [report for report in in_file if _is_named(report.name, need)]
             if not of_that_name:
                 return replace(planned, refusal=f"needs {need}, which was not run", refusal_code="needs")
             lacking = next((r for r in of_that_name if r.outcome is not Outcome.PASSED), None)

@@ -9,6 +9,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from dmabuf_mp.backends import of, paths, prefix_of
+from dmabuf_mp.faults import CATALOGUE
 from dmabuf_mp.model import Outcome
 from dmabuf_mp.patterns import KINDS, M
 from dmabuf_mp.sizes import MAX_DURATION_S, MAX_SIZE_BYTES
@@ -16,7 +17,7 @@ from dmabuf_mp.sizes import MAX_DURATION_S, MAX_SIZE_BYTES
 if TYPE_CHECKING:
     from collections.abc import Container, Iterator
 
-    from dmabuf_mp.model import Role, Scenario
+    from dmabuf_mp.model import Fault, Role, Scenario
 
 # t = 2 * round + 1 has to fit in 32 bits.
 MAX_ROUNDS = 2**31
@@ -45,6 +46,8 @@ def problems(scenario: Scenario, broken: Container[str] = ()) -> Iterator[tuple[
             yield (*where(role), "device"), error
         else:
             yield from _role(role, judge_paths=role.label not in broken)
+        for i, fault in enumerate(role.faults):
+            yield from (((*where(role), "faults", i), wrong) for wrong in _fault(fault, role, scenario))
     yield from _wildcards(scenario)
     for owner, readers in buffers(scenario):
         yield from _access(readers)
@@ -172,6 +175,22 @@ def _role(role: Role, *, judge_paths: bool) -> Iterator[tuple[Where, str]]:
         elif not set(options[key].memories).intersection(memories):
             needed = " or ".join(options[key].memories)
             yield (*at, key), f"{key!r} is for memory {needed}, this is {' or '.join(memories)}"
+
+
+def _fault(fault: Fault, role: Role, scenario: Scenario) -> Iterator[str]:
+    kind = CATALOGUE.get(fault.kind)
+    if kind is None:
+        yield f"unknown fault {fault.kind!r}: expected one of {', '.join(CATALOGUE)}"
+        return
+    if role.name not in kind.roles:
+        yield f"a {role.name} cannot have the fault {kind.name!r}: it is for a {' or a '.join(kind.roles)}"
+    if fault.phase not in kind.phases:
+        yield f"{kind.name!r} cannot strike in {fault.phase!r}: expected {' or '.join(kind.phases)}"
+    if not kind.first_round <= fault.round < scenario.rounds:
+        last = scenario.rounds - 1
+        yield f"{kind.name!r} strikes in a round from {kind.first_round} to {last} here, not {fault.round}"
+    if kind.readwrite and role.access != "readwrite":
+        yield f"{kind.name!r} needs a consumer with 'access: readwrite'"
 
 
 def is_function_name(text: str) -> bool:

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
 
-from dmabuf_mp.model import Outcome, PatternChoice, Role, Scenario
+from dmabuf_mp.faults import CATALOGUE
+from dmabuf_mp.model import Fault, Outcome, PatternChoice, Role, Scenario
 from dmabuf_mp.scenario import checks, matrix, shape
 from dmabuf_mp.scenario.tree import Mapping, Scalar, Sequence, to_data
 from dmabuf_mp.sizes import parse_duration, parse_size
@@ -20,7 +21,9 @@ if TYPE_CHECKING:
 _PATH_KEYS = frozenset({"device", "memory", "handle", "importer", "forward"})
 _ROLE_KEYS = ("producer", "consumer", "consumers", "relays")
 _LISTS = ("consumers", "relays")
-_ROLE_FIELDS = frozenset({"device", "memory", "handle", "importer", "access", "forward", "role", "params"})
+_ROLE_FIELDS = frozenset(
+    {"device", "memory", "handle", "importer", "access", "forward", "role", "params", "faults"}
+)
 _BY_TEXT = {"size": parse_size, "timeout": parse_duration}
 
 
@@ -82,10 +85,16 @@ def _role(root: Mapping, name: RoleName, index: int, fields: dict[str, Any]) -> 
     }
     if "role" in known:
         known["function"] = known.pop("role")
+    known["faults"] = tuple(_fault(fault) for fault in fields.get("faults", ()))
     options = {key: value for key, value in fields.items() if key not in _ROLE_FIELDS}
     where: Where = (name,) if name == "producer" else (f"{name}s", index)
     place = place_of(root, (*where, "role"))
     return Role(name=name, index=index, options=options, line=place.line, column=place.column, **known)
+
+
+def _fault(fields: dict[str, Any]) -> Fault:
+    kind = CATALOGUE.get(fields.get("kind", ""), next(iter(CATALOGUE.values())))
+    return Fault(kind.name, fields.get("phase", kind.phases[0]), fields.get("round", kind.first_round))
 
 
 def _follow(root: Mapping, where: Where) -> tuple[Place, Node]:
@@ -133,6 +142,8 @@ def _tell(root: Mapping, error: Any, report: Report) -> str:
         message = "this list is empty: name at least one, or leave the key out"
     elif error["type"] == "too_long":
         message = f"at most {checks.MAX_ROLES} entries are possible"
+    elif key == "faults":
+        message = f"expected a kind of fault, or a mapping with 'kind', got {got}"
     elif key == "pattern":
         message = f"expected a kind of pattern, or a mapping with 'kind', got {got}"
     else:
@@ -145,7 +156,7 @@ def _unknown(where: Where) -> tuple[str, str]:
     """Say of an unknown key whose it is, or which one was probably meant; return that one as well."""
     key = str(where[-1])
     *above, _ = where
-    kind = str(above[0]).removesuffix("s") if above else "document"
+    kind = "fault" if "faults" in above else str(above[0]).removesuffix("s") if above else "document"
     known = shape.keys(kind)
     if kind in shape.ROLES:
         owners = [role for role in shape.ROLES if key in shape.keys(role)]

@@ -14,6 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field, create_model
 from pydantic_core import core_schema
 
 from dmabuf_mp.backends import paths
+from dmabuf_mp.faults import CATALOGUE, PHASES
 from dmabuf_mp.patterns import DEFAULT_BASE, KINDS, M
 from dmabuf_mp.scenario.checks import EXPECTABLE, MAX_ROLES, MAX_ROUNDS, device_error, is_function_name
 from dmabuf_mp.sizes import (
@@ -56,10 +57,20 @@ def models() -> dict[str, type[BaseModel]]:
         handle for backend in backends for names in backend.exports.values() for handle in names
     )
     importers = _ordered(importer for backend in backends for importer in backend.imports)
+    fault = _model(
+        "Fault",
+        {
+            "kind": (_choice("fault", tuple(CATALOGUE)), "What goes wrong."),
+            "phase": (_choice("phase", PHASES), "When it strikes; default: the kind's first."),
+            "round": (_whole(0, MAX_ROUNDS), "In which round it strikes, from 0."),
+        },
+    )
+    faults = _annotated(_list(_annotated(fault, ShortForm("kind"))), ShortForm())
     common = {
         "device": (_device(), "Where this role touches the buffer."),
         "role": (_function(), "Your own function, as package.module:function."),
         "params": (_params(), "What your own function is given; only beside `role`."),
+        "faults": (faults, "What is made to go wrong here, to see that it is caught: see `expect`."),
     }
     exporter = {
         "memory": (_choices("memory", memories), "What is allocated; a list is tried in order."),
@@ -124,6 +135,7 @@ def models() -> dict[str, type[BaseModel]]:
         "relay": relay,
         "consumer": consumer,
         "pattern": pattern,
+        "fault": fault,
     }
 
 
