@@ -81,13 +81,16 @@ def run(
 
 
 def _scenarios(given: Scenario | StrPath | Sequence[Scenario | StrPath]) -> tuple[Scenario, ...]:
+    from dmabuf_mp import scenario
+
     items = [given] if isinstance(given, (Scenario, str, os.PathLike)) else list(given)
     found: list[Scenario] = []
     for item in items:
         if isinstance(item, Scenario):
+            scenario.validate(item)
             found.append(item)
         else:
-            found.extend(load(item))
+            found.extend(scenario.load([item]))
     return tuple(found)
 
 

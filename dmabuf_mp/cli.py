@@ -61,11 +61,19 @@ def _devices() -> dict[str, Json]:
     return inventory.devices()
 
 
+def _check_roles(scenarios: tuple[Scenario, ...]) -> None:
+    if any(role.function is not None for scenario in scenarios for role in scenario.roles):
+        from dmabuf_mp import inventory
+
+        inventory.check_roles(scenarios)
+
+
 @dataclass(frozen=True, slots=True)
 class Services:
     """What the commands call; each imports what it needs when it is first called."""
 
     load: Callable[[Sequence[str]], tuple[Scenario, ...]] = _load
+    check_roles: Callable[[tuple[Scenario, ...]], None] = _check_roles
     schema: Callable[[], dict[str, Json]] = _schema
     run: Callable[[tuple[Scenario, ...], RunSettings, Observer], Report] = _run
     explain: Callable[[tuple[Scenario, ...], RunSettings], list[dict[str, Json]]] = _explain
@@ -222,6 +230,7 @@ def run(
 def check(invocation: Invocation, paths: tuple[str, ...]) -> None:
     """Check scenario files for mistakes; touch no device."""
     scenarios = invocation.services.load(paths)
+    invocation.services.check_roles(scenarios)
     files = len({scenario.file for scenario in scenarios})
     say(f"{_count(len(scenarios), 'scenario')} in {_count(files, 'file')}: no mistakes")
 
@@ -274,6 +283,31 @@ def devices(invocation: Invocation, as_json: bool) -> None:
 
     found = invocation.services.devices()
     say_json(found) if as_json else say(plain.tree(found))
+
+
+@main.command()
+@click.option("--json", "json_", type=FILE, metavar="FILE", help="Report as JSON; - for standard output.")
+@click.option("--junit", type=FILE, metavar="FILE", help="Report as JUnit XML.")
+@click.option("--every-phase", is_flag=True, help="Let each fault strike in every phase: some minutes.")
+@help_option
+def selftest(json_: str | None, junit: str | None, every_phase: bool) -> int:
+    """Inject each known fault, and show that it is caught."""
+    from dmabuf_mp import selftest as faults
+    from dmabuf_mp.reports.output import Output, Targets
+
+    targets = Targets(json=json_, junit=junit)
+    if (twice := targets.named_twice()) is not None:
+        raise UsageError(f"{twice}: two reports cannot go to one place")
+    show = complain if targets.take_stdout else say
+    began = time.monotonic()
+    results = []
+    with Output(targets, verbosity=-1) as output:
+        for ground in faults.grounds():
+            show(f"{ground}:")
+            for result in faults.run(faults.cases(ground, every_phase=every_phase)):
+                results.append(result)
+                show(faults.line(result))
+        return output.finish(faults.report_on(results, time.monotonic() - began))
 
 
 @main.command()

@@ -24,9 +24,8 @@ PROBE_TIMEOUT_S = 10.0
 
 def check_roles(scenarios: Sequence[Scenario]) -> None:
     """Try whether the users' role functions can be imported; raises ScenarioError."""
-    if any(isinstance(role.function, str) for scenario in scenarios for role in scenario.roles):
-        with Orchestrator(RunSettings(seed=0)) as orchestrator:
-            orchestrator.resolve_functions(scenarios)
+    with Orchestrator(RunSettings(seed=0)) as orchestrator:
+        orchestrator.resolve_functions(scenarios)
 
 
 def devices() -> dict[str, Json]:

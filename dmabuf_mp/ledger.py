@@ -26,6 +26,7 @@ def take() -> Ledger:
 
 def growth(before: Ledger, after: Ledger) -> str:
     """Name what is held now and was not before; an empty text when nothing is."""
-    grown = [f"fd {number} ({target})" for number, target in after.fds.items() if number not in before.fds]
+    # By what it stands for, too: a number may have been closed and given out again.
+    grown = [f"fd {number} ({what})" for number, what in after.fds.items() if before.fds.get(number) != what]
     grown += [f"process {pid} ({process.command(pid)})" for pid in sorted(after.children - before.children)]
     return ", ".join(grown)

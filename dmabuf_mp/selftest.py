@@ -5,17 +5,29 @@ A fault is caught where the outcome is the right one, the right worker carries i
 
 from __future__ import annotations
 
+import datetime
+import signal
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from dmabuf_mp import backends, plan
 from dmabuf_mp.faults import CATALOGUE, FaultKind
 from dmabuf_mp.inventory import probes
-from dmabuf_mp.model import Fault, Outcome, Path, Role, RunSettings, Scenario, Silent
+from dmabuf_mp.model import (
+    Fault,
+    Outcome,
+    Path,
+    Report,
+    Role,
+    RunSettings,
+    Scenario,
+    Silent,
+    exit_code,
+)
 from dmabuf_mp.orchestrator import Orchestrator
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
 
     from dmabuf_mp.model import RoleName, ScenarioReport
 
@@ -169,13 +181,43 @@ def _case(kind: FaultKind, phase: str, where: str, ground: Ground) -> Case:
 
 
 def run(chosen: Sequence[Case], *, seed: int = 0) -> Iterator[Result]:
-    """Run cases one after the other, and yield what came of each."""
+    """Run cases one after the other, and yield what came of each; an interrupt ends them."""
     with Orchestrator(RunSettings(seed=seed)) as orchestrator:
         for case in chosen:
             report = orchestrator.run((case.scenario,), Silent()).scenarios[0]
             yield Result(case, report, judge(case, report))
             if report.observed is Outcome.INTERRUPTED:
                 return
+
+
+def report_on(results: Sequence[Result], elapsed_s: float) -> Report:
+    """Return a report in which a fault that was caught has passed, and one that was not has failed."""
+    now = datetime.datetime.now(datetime.UTC)
+    started_at = (now - datetime.timedelta(seconds=elapsed_s)).isoformat(timespec="milliseconds")
+    scenarios = tuple(_verdict(result) for result in results)
+    interrupted = any(one.outcome is Outcome.INTERRUPTED for one in scenarios)
+    code = exit_code(
+        tuple(one.outcome for one in scenarios), interrupted_by=signal.SIGINT if interrupted else None
+    )
+    return Report(started_at, elapsed_s, code, {}, scenarios)
+
+
+def _verdict(result: Result) -> ScenarioReport:
+    if result.report.observed is Outcome.INTERRUPTED:
+        return result.report
+    if result.wrong:
+        return replace(
+            result.report, outcome=Outcome.FAILED, reason=result.wrong, reason_code="fault_not_caught"
+        )
+    return replace(result.report, outcome=Outcome.PASSED)
+
+
+def line(result: Result) -> str:
+    """Say in one line what was injected, what was reported, whether that is right, and the time."""
+    report = result.report
+    said = f"{report.observed}: {report.reason}" if report.reason else str(report.observed)
+    right = f"WRONG ({result.wrong})" if result.wrong else "right"
+    return f"{right:5}  {report.elapsed_s:6.2f} s  {report.name}  →  {said}"
 
 
 def judge(case: Case, report: ScenarioReport) -> str:
@@ -201,9 +243,3 @@ def judge(case: Case, report: ScenarioReport) -> str:
 
 def _label(role: str, index: int) -> str:
     return role if role == "producer" else f"{role}[{index}]"
-
-
-def summary(results: Iterable[Result]) -> tuple[int, int]:
-    """Return how many faults were caught, and how many were not."""
-    wrong = [bool(result.wrong) for result in results]
-    return wrong.count(False), wrong.count(True)
