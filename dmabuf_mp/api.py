@@ -136,7 +136,8 @@ def _run_in_fresh_interpreter(request: bytes, observer: Observer) -> Report:
                 ours.sendall(embedded.LENGTH.pack(len(request)) + request)
             report = _follow(ours, _Follower(observer))
         finally:
-            ours.close()
+            with contextlib.suppress(OSError):
+                ours.shutdown(socket.SHUT_RDWR)  # an unfinished event still holds the socket open
             _end(child)
     if report is None:
         raise InternalError(f"the orchestrator ended without a report (status {child.returncode})")
