@@ -1,14 +1,20 @@
-"""The grammar of sizes and durations."""
+"""The grammar of sizes and durations.
+
+`DMABUF_MP_FUZZ=100000` sets the number of examples.
+"""
 
 from __future__ import annotations
 
+import os
 import re
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dmabuf_mp import sizes
+
+EXAMPLES = settings(max_examples=int(os.environ.get("DMABUF_MP_FUZZ", "100")), deadline=None)
 
 
 @pytest.mark.parametrize(
@@ -143,16 +149,19 @@ def test_format_size(size_bytes: int, expected: str) -> None:
     assert sizes.format_size(size_bytes) == expected
 
 
+@EXAMPLES
 @given(st.integers(1, sizes.MAX_SIZE_BYTES))
 def test_every_whole_number_is_a_size(size_bytes: int) -> None:
     assert sizes.parse_size(str(size_bytes)) == sizes.parse_size(hex(size_bytes)) == size_bytes
 
 
+@EXAMPLES
 @given(st.integers(1, 2**20), st.sampled_from(sorted(sizes.SIZE_UNITS)))
 def test_every_unit_scales(number: int, unit: str) -> None:
     assert sizes.parse_size(f"{number}{unit}") == number * sizes.SIZE_UNITS[unit]
 
 
+@EXAMPLES
 @given(st.one_of(st.text(), st.text("0123456789.-+_xekKMmGiBsh ")))
 def test_text_is_a_size_or_refused_as_the_schema_says(text: str) -> None:
     """The pattern that editors get accepts exactly what the parser does, the range aside."""
@@ -166,6 +175,7 @@ def test_text_is_a_size_or_refused_as_the_schema_says(text: str) -> None:
         assert 1 <= size_bytes <= sizes.MAX_SIZE_BYTES
 
 
+@EXAMPLES
 @given(st.one_of(st.text(), st.text("0123456789.-+emsh ")))
 def test_text_is_a_duration_or_refused_as_the_schema_says(text: str) -> None:
     matches = re.search(sizes.DURATION_PATTERN.replace("$", r"\Z"), text) is not None
