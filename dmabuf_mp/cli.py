@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shlex
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import click
 
@@ -16,7 +17,8 @@ from dmabuf_mp.errors import ScenarioError, UsageError
 from dmabuf_mp.reports.streams import PROGRAM, StdoutError, complain, say, say_json, stdout_lost
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from contextlib import AbstractContextManager
 
     from dmabuf_mp.model import Json, Observer, Report, RunSettings, Scenario
 
@@ -44,10 +46,23 @@ def _schema() -> dict[str, Json]:
     return scenario.schema()
 
 
-def _run(scenarios: tuple[Scenario, ...], settings: RunSettings, observer: Observer) -> Report:
-    from dmabuf_mp import orchestrator
+class Runner(Protocol):
+    """What runs scenarios."""
 
-    return orchestrator.run_scenarios(scenarios, settings, observer)
+    def run(self, scenarios: Sequence[Scenario], observer: Observer) -> Report:
+        """Run them in order."""
+
+
+@contextlib.contextmanager
+def _start(paths: Sequence[str], settings: RunSettings) -> Iterator[Runner]:
+    """Start the orchestrator, and the drivers that the files will want, while those are still unread."""
+    from dmabuf_mp import hints
+    from dmabuf_mp.orchestrator import Orchestrator
+
+    with Orchestrator(settings) as orchestrator:
+        for prefix in hints.drivers(paths) if not settings.mapping else ():
+            orchestrator.warm(prefix, 2)
+        yield orchestrator
 
 
 def _explain(scenarios: tuple[Scenario, ...], settings: RunSettings) -> list[dict[str, Json]]:
@@ -76,7 +91,7 @@ class Services:
     load: Callable[[Sequence[str]], tuple[Scenario, ...]] = _load
     check_roles: Callable[[tuple[Scenario, ...]], None] = _check_roles
     schema: Callable[[], dict[str, Json]] = _schema
-    run: Callable[[tuple[Scenario, ...], RunSettings, Observer], Report] = _run
+    start: Callable[[Sequence[str], RunSettings], AbstractContextManager[Runner]] = _start
     explain: Callable[[tuple[Scenario, ...], RunSettings], list[dict[str, Json]]] = _explain
     devices: Callable[[], dict[str, Json]] = _devices
 
@@ -202,8 +217,6 @@ def run(
     targets = Targets(json=json_, junit=junit, log=log)
     if (twice := targets.named_twice()) is not None:
         raise UsageError(f"{twice}: two reports cannot go to one place")
-    scenarios = invocation.services.load(paths)
-    selected = _select(scenarios, select)
     run_seed = int.from_bytes(os.urandom(4)) if seed is None else seed
     settings = RunSettings(
         seed=run_seed,
@@ -217,11 +230,17 @@ def run(
     )
     replay = () if seed is not None else ("--seed", str(run_seed))
     command = shlex.join([PROGRAM, *invocation.arguments, *replay])
-    with Output(targets, verbosity=-1 if quiet else verbose, repeat_command=command) as output:
-        output.say(f"{_count(len(selected), 'scenario')}, seed {run_seed}")
-        if not selected:
-            complain(f"no name matches -k {select!r}; there are: {_names(scenarios)}")
-        return output.finish(invocation.services.run(selected, settings, output))
+    with contextlib.ExitStack() as undo:
+        with invocation.services.start(paths, settings) as runner:
+            scenarios = invocation.services.load(paths)
+            selected = _select(scenarios, select)
+            verbosity = -1 if quiet else verbose
+            output = undo.enter_context(Output(targets, verbosity=verbosity, repeat_command=command))
+            output.say(f"{_count(len(selected), 'scenario')}, seed {run_seed}")
+            if not selected:
+                complain(f"no name matches -k {select!r}; there are: {_names(scenarios)}")
+            report = runner.run(selected, output)
+        return output.finish(report)
 
 
 @main.command()

@@ -1,12 +1,15 @@
 """The real command line on top of a double of the orchestrator: `python cli_double.py run all x.yaml`.
 
-The double forks nothing; each scenario's name says how it ends. A scenario `wait` blocks until a signal.
+The double forks nothing; each scenario's name says how it ends. A scenario `wait` blocks until a signal, one
+named `fds` logs the numbers that new files get.
 """
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
+from contextlib import nullcontext
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -21,6 +24,7 @@ if TYPE_CHECKING:
 
     from dmabuf_mp.model import Json, Observer, RunSettings
 
+SPECIAL = {"wait": Outcome.INTERRUPTED, "fds": Outcome.PASSED}
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
@@ -56,6 +60,9 @@ def run(scenarios: tuple[Scenario, ...], settings: RunSettings, observer: Observ
         line = LogLine(0.001, "info", f"{scenario.name}: filled\x1b")
         observer.log(scenario.name, "producer", line)
         observer.log(scenario.name, "producer", replace(line, level="debug", message="a detail"))
+        if scenario.name == "fds":
+            opened = " ".join(map(str, os.pipe()))
+            observer.log(scenario.name, "producer", replace(line, message=opened))
         if scenario.name == "wait":
             print("waiting", file=sys.stderr, flush=True)
             interrupted_by.append(signal.sigwait(SIGNALS))
@@ -66,7 +73,7 @@ def run(scenarios: tuple[Scenario, ...], settings: RunSettings, observer: Observ
 
 def report(scenario: Scenario, line: LogLine, settings: RunSettings) -> ScenarioReport:
     """Return how the scenario's name says that it ends."""
-    outcome = Outcome.INTERRUPTED if scenario.name == "wait" else Outcome(scenario.name)
+    outcome = SPECIAL.get(scenario.name) or Outcome(scenario.name)
     worker = model.WorkerReport("producer", 0, "cpu", None, 7, outcome, reason=f"it {outcome}", log=(line,))
     consumer = model.WorkerReport("consumer", 0, "cpu", None, 8, Outcome.PASSED)
     return ScenarioReport(
@@ -101,8 +108,23 @@ def explain(scenarios: tuple[Scenario, ...], settings: RunSettings) -> list[dict
     return [{"name": one.name, "path": "memfd/memfd/mmap", "mapped": mapped} for one in scenarios]
 
 
+class Runner:
+    """Runs nothing, and says what its scenarios' names say."""
+
+    def __init__(self, settings: RunSettings) -> None:
+        self._settings = settings
+
+    def run(self, scenarios: Sequence[Scenario], observer: Observer) -> Report:
+        """See the function `run`."""
+        return run(tuple(scenarios), self._settings, observer)
+
+
 SERVICES = Services(
-    load=load, run=run, devices=devices, explain=explain, schema=lambda: {"title": "scenario"}
+    load=load,
+    start=lambda _, settings: nullcontext(Runner(settings)),
+    devices=devices,
+    explain=explain,
+    schema=lambda: {"title": "scenario"},
 )
 
 if __name__ == "__main__":

@@ -102,6 +102,7 @@ class Orchestrator:
 
     def run(self, scenarios: Sequence[Scenario], observer: Observer) -> Report:
         """Run the scenarios in order; an interrupt ends in a report too."""
+        self._loop.ends_in_report = True
         began = time.monotonic()
         started_at = datetime.datetime.now(datetime.UTC).isoformat(timespec="milliseconds")
         reports: list[ScenarioReport] = []

@@ -40,6 +40,7 @@ class Loop:
         self.workers: dict[int, Handle] = {}
         self.left: list[int] = []
         self.interrupted_by: int | None = None
+        self.ends_in_report = False  # until the run starts, an interrupt is the end at once
         self._selector = selectors.DefaultSelector()
         self._old_handlers: dict[int, object] = {}
         self._teardown = False
@@ -63,7 +64,7 @@ class Loop:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._teardown = True
+        self.ends_in_report = self._teardown = True
         self.end(list(self.workers.values()), at_once=self.interrupted_by is not None)
         signal.set_wakeup_fd(self._old_wakeup)
         for number, old in self._old_handlers.items():
@@ -76,6 +77,8 @@ class Loop:
     # Signals.
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
+        if not self.ends_in_report:
+            raise SystemExit(128 + number)
         if self.interrupted_by is None:
             self.interrupted_by = number
 

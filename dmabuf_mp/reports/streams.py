@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import sys
 
 from dmabuf_mp.reports.files import stdout_fd
@@ -23,11 +22,8 @@ class StdoutError(Exception):
 
 
 def stdout_lost(error: Exception) -> int:
-    """Say that standard output could not be written, and see that nothing tries again at exit."""
+    """Say that standard output could not be written, and return the exit code for it."""
     complain(f"standard output could not be written: {getattr(error, 'strerror', None) or 'it is closed'}")
-    null = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(null, 1)
-    os.close(null)
     return EXIT_LOST
 
 
