@@ -287,6 +287,14 @@ def test_closed_standard_streams(closing: str, code: int, tmp_path: Path) -> Non
     assert "Traceback" not in result.stderr
 
 
+def test_no_file_gets_the_number_of_a_closed_stream(tmp_path: Path) -> None:
+    """So that nothing written to a standard stream can end up in a buffer or a socket."""
+    program = f"{' '.join(DOUBLE)} run --log {tmp_path}/log fds <&- >&- 2>&-"
+    run(["sh", "-c", f"exec {program}"])
+    opened = json.loads((tmp_path / "log").read_text().splitlines()[-1])["message"]
+    assert min(map(int, opened.split())) > 2
+
+
 @pytest.mark.parametrize("command", ["--version", "list passed", "run passed --json -", "run passed --log -"])
 def test_a_closed_stdout_is_told(command: str) -> None:
     result = run(["sh", "-c", f"exec {' '.join(DOUBLE)} {command} >&-"])
@@ -408,7 +416,8 @@ def test_nothing_of_cuda_and_no_thread_comes_with_the_command_line() -> None:
         "from tests.cli_double import SERVICES; from dmabuf_mp.__main__ import main; main(SERVICES)\n"
         "import numpy; print(len(os.listdir('/proc/self/task')), [m for m in sys.modules if m == 'cuda'])"
     )
-    assert run([sys.executable, "-c", code]).stdout.splitlines()[-1] == "1 []"
+    environment = {name: value for name, value in os.environ.items() if "THREADS" not in name}
+    assert run([sys.executable, "-c", code], env=environment).stdout.splitlines()[-1] == "1 []"
 
 
 def test_completion_for_bash() -> None:

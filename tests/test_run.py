@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import signal
 import subprocess
 import sys
+import termios
 import time
 from pathlib import Path
 from typing import Any
@@ -194,6 +196,26 @@ def test_an_interrupt_ends_the_workers_and_writes_the_report(
     assert data["exit_code"] == code
     assert [one["outcome"] for one in data["scenarios"]] == ["interrupted", "interrupted"]
     assert (tmp_path / "r.xml").exists()
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_an_interrupt_while_scenarios_are_read(number: signal.Signals, code: int) -> None:
+    program = subprocess.Popen(
+        [*PROGRAM, "run", "-"],
+        cwd=ROOT,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+    assert program.stdin is not None
+    os.write(program.stdin.fileno(), b"name: never ends\n")
+    unread = bytearray(b"\1\0\0\0")
+    while any(unread):
+        fcntl.ioctl(program.stdin, termios.FIONREAD, unread)
+    program.send_signal(number)
+    assert program.wait(timeout=30) == code
+    out, err = program.communicate()
+    assert (out, b"Traceback" in err) == (b"", False)
 
 
 def test_killing_the_orchestrator_leaves_no_worker(tmp_path: Path) -> None:

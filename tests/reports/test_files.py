@@ -2,8 +2,10 @@ from __future__ import annotations
 
 import os
 import resource
+import shutil
 import signal
 import stat
+import tempfile
 import threading
 from pathlib import Path
 
@@ -147,23 +149,27 @@ def test_a_full_disk_leaves_the_old_report(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="drops root's rights, which others do not have")
-def test_a_read_only_file_is_not_replaced_though_its_folder_would_allow_it(tmp_path: Path) -> None:
-    target = tmp_path / "r"
-    target.write_bytes(b"old")
-    target.chmod(0o444)
-    tmp_path.chmod(0o777)
-    pid = os.fork()
-    if pid == 0:
-        os.chdir(tmp_path)  # the folders above are root's alone
-        os.setuid(65534)
-        try:
-            write("r", b"new")
-        except PermissionError:
-            os._exit(0)
-        os._exit(1)
-    assert os.waitpid(pid, 0)[1] == 0
-    assert target.read_bytes() == b"old"
-    assert entries(tmp_path) == ["r"]
+def test_a_read_only_file_is_not_replaced_though_its_folder_would_allow_it() -> None:
+    folder = Path(tempfile.mkdtemp())  # the folders above tmp_path are root's alone
+    try:
+        folder.chmod(0o777)
+        target, other = folder / "r", folder / "other"
+        target.write_bytes(b"old")
+        target.chmod(0o444)
+        pid = os.fork()
+        if pid == 0:
+            os.setuid(65534)
+            write(str(other), b"new")
+            try:
+                write(str(target), b"new")
+            except PermissionError:
+                os._exit(0)
+            os._exit(1)
+        assert os.waitpid(pid, 0)[1] == 0
+        assert target.read_bytes() == b"old"
+        assert entries(folder) == ["other", "r"]
+    finally:
+        shutil.rmtree(folder)
 
 
 def test_a_growing_report_is_written_at_most_once_in_an_interval(tmp_path: Path) -> None:

@@ -39,6 +39,33 @@ def test_a_full_pipe_does_not_block_and_loses_no_line_below_the_limit() -> None:
     assert os.waitpid(pid, 0)[1] == 0
 
 
+def test_text_larger_than_a_pipe_does_not_block() -> None:
+    read, write = os.pipe()
+    outlet = Outlet(write)
+    outlet.write("x" * 1_000_000 + "\n")
+    os.close(read)
+    outlet.finish()
+    os.close(write)
+    assert isinstance(outlet.error, BrokenPipeError)
+
+
+def test_a_pipe_that_another_filled_in_between_loses_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    read, write = os.pipe()
+    outlet = Outlet(write)
+    with monkeypatch.context() as patch:
+        patch.setattr(module.os, "write", refuse)
+        outlet.write("first\n")
+    outlet.write("second\n")
+    os.close(write)
+    assert drained(read) == b"first\nsecond\n"
+    os.close(read)
+
+
+def refuse(fd: int, data: bytes) -> int:
+    """Stand in for os.write on a non-blocking pipe that is full."""
+    raise BlockingIOError
+
+
 def test_past_the_limit_whole_lines_are_dropped_and_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "LIMIT_BYTES", 100_000)
     read, write = os.pipe()
