@@ -273,7 +273,7 @@ class Player:
         while isinstance(error.__context__, errors.DmabufMpError) and error.__cause__ is None:
             error = error.__context__
         self.outcome, self.code = _meaning(error)
-        self.reason = _one_line(error) if self.code == "exception" else str(error)
+        self.reason = str(error) if self.code != "exception" and str(error) else _one_line(error)
         self._culprit = self._blame(error)
         if self.code in ("exception", "driver"):
             text = "".join(traceback.format_exception(error))
