@@ -117,26 +117,14 @@ def _places(kind: FaultKind) -> Iterator[str]:
         yield "both"
 
 
-# The phases that each role comes through.
-_PHASES: dict[RoleName, tuple[str, ...]] = {
-    "producer": ("start", "initialise", "export", "fill", "send", "release"),
-    "relay": ("start", "initialise", "import", "check", "send", "ack", "release"),
-    "consumer": ("start", "initialise", "import", "check", "ack", "release"),
-}
-
-
 def _phases(kind: FaultKind, where: str, *, every_phase: bool) -> tuple[str, ...]:
-    if kind.group != "process":
-        return kind.phases[:1]
-    role: RoleName = "producer" if where == "producer" else "relay" if where == "relay" else "consumer"
-    fitting = tuple(phase for phase in _PHASES[role] if phase in kind.phases)
-    if every_phase or kind.name == "kill":
-        return fitting
-    return ("send",) if role == "producer" else ("check",)
+    name: RoleName = "producer" if where == "producer" else "relay" if where == "relay" else "consumer"
+    fitting = kind.phases_in(Role(name, access="readwrite" if kind.readwrite else "read"))
+    return fitting if every_phase or kind.name == "kill" else fitting[:1]
 
 
 def _case(kind: FaultKind, phase: str, where: str, ground: Ground) -> Case:
-    fault = Fault(kind.name, phase, ROUNDS - 1 if phase == "release" else kind.first_round)
+    fault = Fault(kind.name, phase, kind.first_round)
     access = "readwrite" if kind.readwrite else "read"
     producer = Role(
         "producer", device=ground.producer, memory=(ground.path.memory,), handle=(ground.path.handle,)

@@ -8,17 +8,31 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from dmabuf_mp.model import Outcome, RoleName
+from dmabuf_mp.model import Outcome, Role, RoleName
 
 PHASES = ("start", "initialise", "export", "fill", "send", "import", "check", "ack", "release")
+ONCE = ("start", "initialise", "export", "import", "release")  # and not in every round
+
+
+def phases_of(role: Role) -> tuple[str, ...]:
+    """Return the phases that a built-in role comes through, in order."""
+    match role.name:
+        case "producer":
+            own: tuple[str, ...] = ("export", "fill", "send")
+        case "relay":
+            own = ("import", "check", "send" if role.forward == "fd" else "export", "ack")
+        case _:
+            own = ("import", "check", *(("fill",) if role.access == "readwrite" else ()), "ack")
+    return ("start", "initialise", *own, "release")
+
+
 _PRODUCING: tuple[RoleName, ...] = ("producer",)
-_CONSUMING: tuple[RoleName, ...] = ("consumer", "relay")
 _ANY: tuple[RoleName, ...] = ("producer", "relay", "consumer")
 
 
 @dataclass(frozen=True, slots=True)
 class FaultKind:
-    """One kind of fault: who can have it, in which phases (the first is the default), what it must become.
+    """One kind of fault: who can have it, in which phases, what it must become.
 
     `blames` is `self` where the part with the fault has to carry the outcome, `checker` where only the
     data is wrong, so that who finds it carries it.
@@ -34,6 +48,11 @@ class FaultKind:
     first_round: int = 0
     readwrite: bool = False
 
+    def phases_in(self, role: Role) -> tuple[str, ...]:
+        """Return the phases in which it can strike a role; the first is the default."""
+        comes_through = phases_of(role)
+        return tuple(phase for phase in self.phases if phase in comes_through)
+
 
 def _data(name: str, description: str, *, first_round: int = 0) -> FaultKind:
     return FaultKind(name, "data", _PRODUCING, ("fill",), Outcome.FAILED, description, "checker", first_round)
@@ -48,9 +67,9 @@ def _wire(name: str, outcome: Outcome, description: str) -> FaultKind:
 
 
 def _process(name: str, outcome: Outcome, description: str) -> FaultKind:
-    return FaultKind(
-        name, "process", _ANY, ("check", *(p for p in PHASES if p != "check")), outcome, description
-    )
+    first = ("check", "send")
+    phases = (*first, *(phase for phase in PHASES if phase not in first))
+    return FaultKind(name, "process", _ANY, phases, outcome, description)
 
 
 CATALOGUE = {

@@ -9,7 +9,7 @@ import signal
 import time
 from typing import TYPE_CHECKING, NoReturn
 
-from dmabuf_mp.faults import CATALOGUE
+from dmabuf_mp.faults import CATALOGUE, ONCE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -25,15 +25,23 @@ class InjectedFault(Exception):
 
 def striker(faults: Sequence[Fault]) -> Callable[[str, int], None] | None:
     """Return what to call on entering a phase of a round; None where no fault of the process is wanted."""
-    wanted = {(f.phase, f.round): STRIKES[f.kind] for f in faults if CATALOGUE[f.kind].group == "process"}
+    wanted = {
+        _moment(fault.phase, fault.round): STRIKES[fault.kind]
+        for fault in faults
+        if CATALOGUE[fault.kind].group == "process"
+    }
     if not wanted:
         return None
 
     def strike(phase: str, round_: int) -> None:
-        if (phase, round_) in wanted:
-            wanted[phase, round_]()
+        if (moment := _moment(phase, round_)) in wanted:
+            wanted[moment]()
 
     return strike
+
+
+def _moment(phase: str, round_: int) -> tuple[str, int]:
+    return phase, 0 if phase in ONCE else round_
 
 
 def _signal(number: signal.Signals) -> Callable[[], None]:

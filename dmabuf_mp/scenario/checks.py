@@ -184,13 +184,16 @@ def _fault(fault: Fault, role: Role, scenario: Scenario) -> Iterator[str]:
         return
     if role.name not in kind.roles:
         yield f"a {role.name} cannot have the fault {kind.name!r}: it is for a {' or a '.join(kind.roles)}"
-    if fault.phase not in kind.phases:
-        yield f"{kind.name!r} cannot strike in {fault.phase!r}: expected {' or '.join(kind.phases)}"
-    if not kind.first_round <= fault.round < scenario.rounds:
+    elif kind.readwrite and role.access != "readwrite":
+        yield f"{kind.name!r} needs a consumer with 'access: readwrite'"
+    elif fault.phase not in (phases := kind.phases_in(role)):
+        fitting = " or ".join(phases)
+        yield f"{kind.name!r} cannot strike this {role.name} in {fault.phase!r}: only in {fitting}"
+    if kind.first_round >= scenario.rounds:
+        yield f"{kind.name!r} needs 'rounds: {kind.first_round + 1}' or more"
+    elif not kind.first_round <= fault.round < scenario.rounds:
         last = scenario.rounds - 1
         yield f"{kind.name!r} strikes in a round from {kind.first_round} to {last} here, not {fault.round}"
-    if kind.readwrite and role.access != "readwrite":
-        yield f"{kind.name!r} needs a consumer with 'access: readwrite'"
 
 
 def is_function_name(text: str) -> bool:

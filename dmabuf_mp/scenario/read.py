@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
@@ -21,9 +22,7 @@ if TYPE_CHECKING:
 _PATH_KEYS = frozenset({"device", "memory", "handle", "importer", "forward"})
 _ROLE_KEYS = ("producer", "consumer", "consumers", "relays")
 _LISTS = ("consumers", "relays")
-_ROLE_FIELDS = frozenset(
-    {"device", "memory", "handle", "importer", "access", "forward", "role", "params", "faults"}
-)
+_ROLE_FIELDS = frozenset({"device", "memory", "handle", "importer", "access", "forward", "role", "params"})
 _BY_TEXT = {"size": parse_size, "timeout": parse_duration}
 
 
@@ -85,16 +84,17 @@ def _role(root: Mapping, name: RoleName, index: int, fields: dict[str, Any]) -> 
     }
     if "role" in known:
         known["function"] = known.pop("role")
-    known["faults"] = tuple(_fault(fault) for fault in fields.get("faults", ()))
-    options = {key: value for key, value in fields.items() if key not in _ROLE_FIELDS}
+    options = {key: value for key, value in fields.items() if key not in _ROLE_FIELDS | {"faults"}}
     where: Where = (name,) if name == "producer" else (f"{name}s", index)
     place = place_of(root, (*where, "role"))
-    return Role(name=name, index=index, options=options, line=place.line, column=place.column, **known)
+    role = Role(name=name, index=index, options=options, line=place.line, column=place.column, **known)
+    return replace(role, faults=tuple(_fault(role, fault) for fault in fields.get("faults", ())))
 
 
-def _fault(fields: dict[str, Any]) -> Fault:
+def _fault(role: Role, fields: dict[str, Any]) -> Fault:
     kind = CATALOGUE.get(fields.get("kind", ""), next(iter(CATALOGUE.values())))
-    return Fault(kind.name, fields.get("phase", kind.phases[0]), fields.get("round", kind.first_round))
+    default = (*kind.phases_in(role), *kind.phases)[0]
+    return Fault(kind.name, fields.get("phase", default), fields.get("round", kind.first_round))
 
 
 def _follow(root: Mapping, where: Where) -> tuple[Place, Node]:
