@@ -1,27 +1,51 @@
-"""The ledger: what this process holds, before and after, and what grew in between."""
+"""The ledger: what a process holds, before and after, and what grew in between.
+
+Only what is ours counts: a driver's or a library's own threads and mappings live as long as the process.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import threading
+from collections import Counter
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from dmabuf_mp.linux import process
+from dmabuf_mp.linux import maps, process
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
+
+    from dmabuf_mp.backends.base import Device
 
 
 @dataclass(frozen=True, slots=True)
 class Ledger:
-    """Open fds by number with what each stands for, and the pids of children."""
+    """What a process holds.
 
-    fds: Mapping[int, str]
-    children: frozenset[int]
+    Open fds by number with what each stands for; the pids of children; the names of Python's threads by their
+    ids; the bytes of our buffers that are mapped, by their names; and how many buffers of which kind its
+    devices gave out that were not closed.
+    """
+
+    fds: Mapping[int, str] = field(default_factory=dict)
+    children: frozenset[int] = frozenset()
+    threads: Mapping[int, str] = field(default_factory=dict)
+    mapped: Mapping[str, int] = field(default_factory=dict)
+    buffers: Mapping[str, int] = field(default_factory=dict)
 
 
-def take() -> Ledger:
-    """Look at what this process holds now."""
-    return Ledger(process.open_fds(), process.children())
+def take(devices: Iterable[Device] = (), *, mapped: Mapping[str, int] | None = None) -> Ledger:
+    """Look at what this process holds now; `mapped` is what it has mapped, where that is known.
+
+    To ask for it takes longer than all the rest.
+    """
+    return Ledger(
+        process.open_fds(),
+        process.children(),
+        {thread.native_id or 0: thread.name for thread in threading.enumerate()},
+        maps.mapped("/memfd:dmabuf-mp:", "/dmabuf:") if mapped is None else mapped,
+        sum((Counter(device.held()) for device in devices), Counter()),
+    )
 
 
 def growth(before: Ledger, after: Ledger) -> str:
@@ -29,4 +53,9 @@ def growth(before: Ledger, after: Ledger) -> str:
     # By what it stands for, too: a number may have been closed and given out again.
     grown = [f"fd {number} ({what})" for number, what in after.fds.items() if before.fds.get(number) != what]
     grown += [f"process {pid} ({process.command(pid)})" for pid in sorted(after.children - before.children)]
+    grown += [f"thread {after.threads[number]!r}" for number in after.threads.keys() - before.threads.keys()]
+    mapped = Counter(after.mapped) - Counter(before.mapped)
+    grown += [f"a mapping of {size_bytes} bytes ({name})" for name, size_bytes in mapped.items()]
+    buffers = Counter(after.buffers) - Counter(before.buffers)
+    grown += [f"{count} × {what}, not closed" for what, count in buffers.items()]
     return ", ".join(grown)

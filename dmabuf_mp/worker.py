@@ -28,13 +28,13 @@ from dmabuf_mp.model import Outcome
 from dmabuf_mp.wire import Channel, Kind, json_bytes, read_payload
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from dmabuf_mp.assignment import Part
     from dmabuf_mp.backends.base import Backend, Device
     from dmabuf_mp.board import Board
     from dmabuf_mp.fds import Fd
-    from dmabuf_mp.model import Json
+    from dmabuf_mp.model import Json, RoleFunction
     from dmabuf_mp.wire import Frame
 
 # What an exception out of a role means: the outcome, and the reason code of the report.
@@ -61,6 +61,7 @@ class Worker:
         self._boards = boards
         self._backends: dict[str, Backend] = {}
         self._devices: dict[str, Device] = {}
+        self._mapped: Mapping[str, int] | None = None
         self._sending = threading.Lock()
 
     def serve(self) -> None:
@@ -130,13 +131,16 @@ class Worker:
             players.append(Player(self, part, rest[:count], board))
             rest = rest[count:]
         for player in players:
-            player.open()  # before the ledger is taken: what a driver opens once is not a leak
-        before = ledger.take()
+            player.open()  # before the ledger is taken: what a driver or a module opens once is no leak
+        devices = self._devices.values()
+        before = ledger.take(devices, mapped=self._mapped)
         self._play(players)
         self._flush()
-        grown = ledger.growth(before, ledger.take())
+        after = ledger.take(devices)
+        self._mapped = after.mapped
+        grown = ledger.growth(before, after)
         for player in players:
-            if grown and player.outcome is Outcome.PASSED:
+            if grown and player.outcome in (Outcome.PASSED, Outcome.SKIPPED):
                 player.outcome, player.code = Outcome.FAILED, "ledger"
                 player.reason = f"left behind: {grown}"
             self._send(Kind.RESULT, player.result())
@@ -195,6 +199,7 @@ class Player:
         self._part = part
         self._board = board
         self._device: Device | None = None
+        self._role: RoleFunction | None = None
         self._findings = Findings()
         self._stop: SystemExit | None = None
         names = [part.upstream] if part.upstream is not None else []
@@ -225,7 +230,11 @@ class Player:
 
                 self._device = FaultyDevice(self._device, self._part.faults)
             self._worker.ready(self._part.label)
-        except Exception as error:  # noqa: BLE001 - every failure becomes a result
+            self._board.enter("role")
+            self._role = roles.function_of(self._part)
+        except SystemExit as stop:
+            self._stop = stop
+        except BaseException as error:  # noqa: BLE001 - every failure becomes a result
             self._fail(error)
 
     def _enter(self, phase: str) -> None:
@@ -236,11 +245,11 @@ class Player:
     def play(self) -> None:
         """Play the part to its end, whatever that is."""
         try:
-            if self._device is not None:
+            if self._device is not None and self._role is not None:
                 context = self._context(self._device)
                 self._findings = context.findings
                 self._board.enter("role")
-                roles.function_of(self._part)(context)
+                self._role(context)
                 context.finish()
                 self._board.enter("end")
         except SystemExit as stop:

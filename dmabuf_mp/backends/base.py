@@ -6,8 +6,9 @@ built from it. `Backend` and `Device` are its live half, used by workers only.
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar
 
 from dmabuf_mp.errors import Unsupported
 
@@ -97,6 +98,10 @@ class Buffer(Protocol):
 
     size_bytes: int
 
+    @property
+    def closed(self) -> bool:
+        """Whether the allocation or the import has been undone."""
+
     def close(self) -> None:
         """Undo the allocation or the import; once is enough, twice does no harm."""
 
@@ -113,6 +118,26 @@ class Allocation(Buffer, Protocol):
 
     def export(self, handle: str) -> Fd:
         """Return a new fd for it; the caller owns the fd. Raises Unsupported."""
+
+
+_Given = TypeVar("_Given", bound=Buffer)
+
+
+class Given:
+    """What a device has given out: each buffer, with what it is, until it is closed."""
+
+    def __init__(self) -> None:
+        self._buffers: set[tuple[str, Buffer]] = set()
+
+    def add(self, what: str, buffer: _Given) -> _Given:
+        """Count a buffer, and return it; it is kept, so that to forget it is not to close it."""
+        self._buffers -= {one for one in tuple(self._buffers) if one[1].closed}
+        self._buffers.add((f"{what}, {buffer.size_bytes} bytes", buffer))
+        return buffer
+
+    def held(self) -> Mapping[str, int]:
+        """Return how many buffers of which kind are not closed."""
+        return Counter(what for what, buffer in self._buffers if not buffer.closed)
 
 
 class Device(Protocol):
@@ -140,6 +165,9 @@ class Device(Protocol):
 
     def copy(self, source: Buffer, target: Buffer) -> None:
         """Copy the shared range of one buffer into another of the same size."""
+
+    def held(self) -> Mapping[str, int]:
+        """Return what `allocate` and `import_fd` gave out and was not closed: how many of which kind."""
 
     def close(self) -> None:
         """Give back what opening took."""

@@ -78,6 +78,10 @@ class FaultyDevice:
         """Copy as ever."""
         self._device.copy(source, target)
 
+    def held(self) -> Mapping[str, int]:
+        """Return which of the real device's buffers are not closed."""
+        return self._device.held()
+
     def close(self) -> None:
         """Leave the real device open: it is the worker's."""
 

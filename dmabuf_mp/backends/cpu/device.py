@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from dmabuf_mp.backends.base import Given
 from dmabuf_mp.backends.cpu import blocks, memories
 from dmabuf_mp.backends.cpu.importer import map_offer
 from dmabuf_mp.backends.cpu.mapped import MappedBuffer
@@ -59,17 +60,18 @@ class CpuDevice:
 
     def __init__(self) -> None:
         self.info = info()
+        self._given = Given()
 
     def allocate(self, memory: str, size_bytes: int, options: Mapping[str, Json]) -> MappedBuffer:
         """Allocate `memfd`, `udmabuf` or `dma_heap` memory, poisoned with 0xFF."""
-        return memories.allocate(memory, size_bytes, options)
+        return self._given.add(f"{memory} memory", memories.allocate(memory, size_bytes, options))
 
     def import_fd(self, importer: str, fd: Fd, offer: Offer) -> MappedBuffer:
         """Map an fd (`mmap`); takes the fd."""
         if importer != "mmap":
             fd.close()
             raise Unsupported(f"the CPU has no importer {importer!r}, but mmap")
-        return map_offer(fd, offer)
+        return self._given.add(f"import of {offer.memory} memory", map_offer(fd, offer))
 
     def fill(self, buffer: Buffer, pattern: Pattern, t: int) -> None:
         """Write every word and tail byte of the pattern's step t."""
@@ -95,6 +97,10 @@ class CpuDevice:
         """Copy the shared range of one buffer into another of the same size."""
         with _mapped(source).access(write=False) as read, _mapped(target).access(write=True) as written:
             np.copyto(written, read)
+
+    def held(self) -> Mapping[str, int]:
+        """Return which buffers are not closed."""
+        return self._given.held()
 
     def close(self) -> None:
         """Nothing was taken by opening."""

@@ -69,6 +69,11 @@ class MappedBuffer:
         return self._bytes
 
     @property
+    def closed(self) -> bool:
+        """Whether it has been closed."""
+        return self._bytes is None
+
+    @property
     def address(self) -> int:
         """Where the mapping begins in this process; the shared range begins `offset_bytes` later."""
         return self._mapped().ctypes.data

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dmabuf_mp import patterns
-from dmabuf_mp.backends.base import CheckCounts
+from dmabuf_mp.backends.base import CheckCounts, Given
 from dmabuf_mp.backends.cuda import driver, importers, memories
 from dmabuf_mp.backends.cuda.memories import CudaBuffer
 from dmabuf_mp.errors import InternalError
@@ -43,6 +43,7 @@ class CudaDevice:
     def __init__(self, info: DeviceInfo, visible: tuple[DeviceInfo, ...]) -> None:
         self.info = info
         self.visible = visible
+        self._given = Given()
         self.ordinal = int(info.selector.removeprefix("cuda:"))
         self.cuda = cuda = driver.Driver(f"{info.selector} ({info.uuid})")
         handle = cuda("cuDeviceGet", self.ordinal)
@@ -85,12 +86,13 @@ class CudaDevice:
             self.cuda("cuMemsetD8Async", allocation.pointer, POISON, allocation.allocated_bytes, self.stream)
             self.synchronise()
             undo.pop_all()
-            return allocation
+            return self._given.add(f"{memory} memory on {self.info.selector}", allocation)
 
     def import_fd(self, importer: str, fd: Fd, offer: Offer) -> CudaBuffer:
         """Turn an fd into device-readable memory; takes the fd. Raises Unsupported or WrongBuffer."""
         self.make_current()
-        return importers.import_fd(self, importer, fd, offer)
+        imported = importers.import_fd(self, importer, fd, offer)
+        return self._given.add(f"import of {offer.memory} memory on {self.info.selector}", imported)
 
     def fill(self, buffer: Buffer, pattern: Pattern, t: int) -> None:
         """Write every word and tail byte of the pattern's step t."""
@@ -150,6 +152,10 @@ class CudaDevice:
         self.make_current()
         self.cuda("cuMemcpyAsync", *ends, source.size_bytes, self.stream)
         self.synchronise()
+
+    def held(self) -> Mapping[str, int]:
+        """Return which buffers are not closed."""
+        return self._given.held()
 
     def synchronise(self) -> None:
         """Wait until everything that was started in the device's stream is finished."""

@@ -33,6 +33,7 @@ class CudaBuffer:
     def __init__(self, device: CudaDevice, pointer: int, size_bytes: int, undo: ExitStack) -> None:
         self.pointer = pointer
         self.size_bytes = size_bytes
+        self.closed = False
         self._device = device
         self._undo = undo.pop_all()
 
@@ -43,6 +44,7 @@ class CudaBuffer:
         """Undo the allocation or the import."""
         self._device.make_current()
         self._undo.close()
+        self.closed = True
 
 
 class CudaAllocation(CudaBuffer):
