@@ -286,7 +286,7 @@ class Player:
         self._culprit = self._blame(error)
         if self.code in ("exception", "driver"):
             text = "".join(traceback.format_exception(error))
-            self._worker.log(self._part.label, "error", text)
+            self._worker.log(self._part.label, "error" if self.code == "exception" else "debug", text)
         if self.code != "mismatch":
             self._tell_peers()
 
