@@ -96,7 +96,9 @@ class FaultyChannel(Channel):
 
 
 def _pipe(_: int) -> tuple[int, ...]:
-    return os.pipe()[:1]
+    read, write = os.pipe()
+    os.close(write)
+    return (read,)
 
 
 def _regular_file(original: int) -> tuple[int, ...]:

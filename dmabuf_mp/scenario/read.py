@@ -38,7 +38,11 @@ def read(root: Mapping, name: str, file: str, chosen: dict[str, Node], report: R
     try:
         model = document.model_validate(data)
     except ValidationError as error:
-        for wrong in error.errors(include_url=False):
+        wrongs = error.errors(include_url=False)
+        misspelt = {wrong["loc"][:-1] for wrong in wrongs if wrong["type"] == "extra_forbidden"}
+        for wrong in wrongs:
+            if wrong["type"] == "missing" and wrong["loc"][:-1] in misspelt:
+                continue
             key = _tell(root, wrong, report)
             guessed.add(key if len(wrong["loc"]) == 1 else "")
             _forget(data, wrong["loc"], key, broken)
@@ -92,7 +96,7 @@ def _role(root: Mapping, name: RoleName, index: int, fields: dict[str, Any]) -> 
 
 
 def _fault(role: Role, fields: dict[str, Any]) -> Fault:
-    kind = CATALOGUE.get(fields.get("kind", ""), next(iter(CATALOGUE.values())))
+    kind = CATALOGUE[fields["kind"]]
     default = (*kind.phases_in(role), *kind.phases)[0]
     return Fault(kind.name, fields.get("phase", default), fields.get("round", kind.first_round))
 
@@ -136,6 +140,8 @@ def _tell(root: Mapping, error: Any, report: Report) -> str:
     got = shape.describe(error["input"])
     if error["type"] == "value_error":
         message = str(error["ctx"]["error"])
+    elif error["type"] == "missing":
+        message = f"'{key}' is missing: which fault? For example `{key}: flip_bit`"
     elif error["type"] == "list_type":
         message = f"expected a list, got {got}"
     elif error["type"] == "too_short":

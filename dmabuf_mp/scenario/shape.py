@@ -64,6 +64,7 @@ def models() -> dict[str, type[BaseModel]]:
             "phase": (_choice("phase", PHASES), "When it strikes; default: the kind's first."),
             "round": (_whole(0, MAX_ROUNDS), "In which round it strikes, from 0."),
         },
+        required="kind",
     )
     faults = _annotated(_list(_annotated(fault, ShortForm("kind"))), ShortForm())
     common = {
@@ -205,9 +206,12 @@ def suggestion(word: str, known: Iterable[str]) -> str | None:
     return lowered[near[0]] if near else None
 
 
-def _model(name: str, fields: dict[str, tuple[FieldType, str]]) -> type[BaseModel]:
+def _model(
+    name: str, fields: dict[str, tuple[FieldType, str]], *, required: str | None = None
+) -> type[BaseModel]:
     definitions: dict[str, Any] = {
-        key: (type_, Field(None, description=description)) for key, (type_, description) in fields.items()
+        key: (type_, Field(... if key == required else None, description=description))
+        for key, (type_, description) in fields.items()
     }
     return create_model(name, __config__=ConfigDict(extra="forbid"), **definitions)
 
