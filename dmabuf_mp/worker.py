@@ -78,7 +78,8 @@ class Worker:
             else:
                 self._resolve(frame)
         for device in self._devices.values():
-            device.close()
+            with contextlib.suppress(errors.DmabufMpError):  # a lost device has been told of by its role
+                device.close()
 
     # Answers that are not about a scenario.
 
@@ -284,9 +285,8 @@ class Player:
         self.outcome, self.code = _meaning(error)
         self.reason = str(error) if self.code != "exception" and str(error) else _one_line(error)
         self._culprit = self._blame(error)
-        if self.code in ("exception", "driver"):
-            text = "".join(traceback.format_exception(error))
-            self._worker.log(self._part.label, "error" if self.code == "exception" else "debug", text)
+        if self.code == "exception":
+            self._worker.log(self._part.label, "error", "".join(traceback.format_exception(error)))
         if self.code != "mismatch":
             self._tell_peers()
 

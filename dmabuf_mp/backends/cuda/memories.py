@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import mmap
+import sys
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -11,7 +12,7 @@ from dmabuf_mp.backends.cpu import available
 from dmabuf_mp.backends.cpu import memories as linux_memories
 from dmabuf_mp.backends.cuda import driver
 from dmabuf_mp.backends.cuda.driver import CudaError
-from dmabuf_mp.errors import Unsupported
+from dmabuf_mp.errors import DmabufMpError, Unsupported
 from dmabuf_mp.fds import Fd
 
 if TYPE_CHECKING:
@@ -42,8 +43,13 @@ class CudaBuffer:
 
     def close(self) -> None:
         """Undo the allocation or the import."""
-        self._device.make_current()
-        self._undo.close()
+        failed = sys.exception()
+        try:
+            self._device.make_current()
+            self._undo.close()
+        except DmabufMpError:
+            if failed is None:  # else, as on a lost device, what failed first is what to tell
+                raise
         self.closed = True
 
 
