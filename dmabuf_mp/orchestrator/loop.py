@@ -24,7 +24,7 @@ TERM_GRACE_S = 0.5
 KILL_GRACE_S = 5.0
 STACK_WAIT_S = 0.3
 _POLL_S = 0.05  # where the kernel has no pidfd, ends are looked for this often
-_TICK_S = 1.0  # the longest sleep: what exceeds it tells that this process itself was stopped
+_TICK_S = 0.25  # the longest sleep: what exceeds it tells that this process itself was stopped
 
 
 class Interrupted(DmabufMpError):
