@@ -181,6 +181,9 @@ def main() -> None:
     help="Repeat the patterns of the run that had it.",
 )
 @click.option("--timeout", type=Duration(), help="Deadline of each scenario: 500ms, 30s, 5m.")
+@click.option("--duration", type=Duration(), help="Repeat everything for that long: 10m.")
+@click.option("--until-fail", is_flag=True, help="Repeat everything until something fails.")
+@click.option("--shuffle", is_flag=True, help="Another order in each repetition, by the seed.")
 @click.option("--fresh", is_flag=True, help="Fork new workers for every scenario.")
 @click.option("--strict", is_flag=True, help="A skip counts as a failure.")
 @click.option("--skips-ok", is_flag=True, help="Exit with 0, not 77, where everything was skipped.")
@@ -201,6 +204,9 @@ def run(
     repeat: int,
     seed: int | None,
     timeout: float | None,
+    duration: float | None,
+    until_fail: bool,
+    shuffle: bool,
     fresh: bool,
     strict: bool,
     skips_ok: bool,
@@ -227,6 +233,9 @@ def run(
         skips_ok=skips_ok,
         fail_fast=fail_fast,
         timeout_s=timeout,
+        duration_s=duration,
+        until_fail=until_fail,
+        shuffle=shuffle,
     )
     replay = () if seed is not None else ("--seed", str(run_seed))
     command = shlex.join([PROGRAM, *invocation.arguments, *replay])

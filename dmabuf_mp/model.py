@@ -194,7 +194,10 @@ class WorkerReport:
 
 @dataclass(frozen=True, slots=True)
 class ScenarioReport:
-    """What came of one scenario: `outcome` is the verdict, `observed` is what happened."""
+    """What came of one scenario: `outcome` is the verdict, `observed` is what happened.
+
+    `kernel_log` is what the kernel logged meanwhile, whoever made it do so; empty where it may not be read.
+    """
 
     name: str
     file: str
@@ -215,6 +218,7 @@ class ScenarioReport:
     seed: int = 0
     mapped: Mapping[str, str] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+    kernel_log: tuple[LogLine, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,6 +230,7 @@ class Report:
     exit_code: int
     host: Mapping[str, Json]
     scenarios: tuple[ScenarioReport, ...]
+    notes: tuple[str, ...] = ()
 
     @property
     def summary(self) -> dict[str, int]:
@@ -238,7 +243,10 @@ class Report:
 
 @dataclass(frozen=True, slots=True)
 class RunSettings:
-    """How a run is to be made; `mapping` is pairs of (selector pattern, selector), `seed` is 32 bits."""
+    """How a run is to be made; `mapping` is pairs of (selector pattern, selector), `seed` is 32 bits.
+
+    With `duration_s` or `until_fail` the scenarios are repeated until then, whatever `repeat` says.
+    """
 
     seed: int
     repeat: int = 1
@@ -248,6 +256,9 @@ class RunSettings:
     skips_ok: bool = False
     fail_fast: bool = False
     timeout_s: float | None = None
+    duration_s: float | None = None
+    until_fail: bool = False
+    shuffle: bool = False
 
 
 class Observer(Protocol):
@@ -288,6 +299,9 @@ SEVERITY = (
 )
 
 
+BAD = frozenset({Outcome.FAILED, Outcome.CRASHED, Outcome.TIMED_OUT, Outcome.ERROR, Outcome.INTERRUPTED})
+
+
 def worst(outcomes: tuple[Outcome, ...]) -> Outcome:
     """Fold outcomes into one; of none at all, `error`, since nothing was checked."""
     return min(outcomes, key=SEVERITY.index, default=Outcome.ERROR)
@@ -313,9 +327,7 @@ def exit_code(
     """Return the exit code of a run: 0, 1, 77, or 128 + the signal that interrupted it."""
     if interrupted_by is not None:
         return 128 + interrupted_by
-    bad = {Outcome.FAILED, Outcome.CRASHED, Outcome.TIMED_OUT, Outcome.ERROR, Outcome.INTERRUPTED}
-    if strict:
-        bad.add(Outcome.SKIPPED)
+    bad = BAD | {Outcome.SKIPPED} if strict else BAD
     if report_lost or bad.intersection(outcomes):
         return 1
     if Outcome.PASSED in outcomes:

@@ -19,7 +19,7 @@ from dmabuf_mp.model import DeviceInfo, Outcome, Path
 from dmabuf_mp.patterns import Pattern
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from dmabuf_mp.backends.base import Inventory
     from dmabuf_mp.model import Role, RoleFunction, RunSettings, Scenario
@@ -68,11 +68,13 @@ def plan(
     inventories: Mapping[str, Inventory],
     settings: RunSettings,
     time_scale: float = 1.0,
+    *,
+    repeats: Iterable[int] | None = None,
 ) -> tuple[Planned, ...]:
-    """Plan a whole run, in order."""
+    """Plan a whole run, in order, or some repetitions of it."""
     return tuple(
         planned
-        for repeat in range(settings.repeat)
+        for repeat in (range(settings.repeat) if repeats is None else repeats)
         for scenario in scenarios
         for planned in _plan_one(scenario, inventories, settings, repeat, time_scale)
     )

@@ -97,6 +97,14 @@ def open_fds() -> dict[int, str]:
     return found
 
 
+def fd_count(pid: int | str = "self") -> int | None:
+    """Return how many fds a process has open, or None where /proc does not tell."""
+    try:
+        return len(os.listdir(f"/proc/{pid}/fd"))  # noqa: PTH208 - names only
+    except OSError:
+        return None
+
+
 def fill_standard_fds() -> None:
     """Open /dev/null on each of fds 0, 1 and 2 that is closed, so that nothing else lands on them."""
     for number in (0, 1, 2):

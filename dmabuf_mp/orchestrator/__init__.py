@@ -5,7 +5,9 @@ It is the only place that owns processes. It has one thread, and never touches a
 
 from __future__ import annotations
 
+import contextlib
 import datetime
+import itertools
 import os
 import platform
 import time
@@ -15,11 +17,13 @@ from typing import TYPE_CHECKING, cast
 from dmabuf_mp import backends, plan
 from dmabuf_mp.backends.base import Inventory
 from dmabuf_mp.errors import Problem, ScenarioError
-from dmabuf_mp.model import DeviceInfo, Outcome, Report, exit_code
+from dmabuf_mp.model import BAD, DeviceInfo, Outcome, Report, exit_code
 from dmabuf_mp.orchestrator.loop import Interrupted, Loop
 from dmabuf_mp.orchestrator.pool import Pool
 from dmabuf_mp.orchestrator.question import Question
 from dmabuf_mp.orchestrator.scenario_run import ScenarioRun
+from dmabuf_mp.orchestrator.soak import Growth, shuffled
+from dmabuf_mp.orchestrator.watch import Watch
 from dmabuf_mp.wire import Kind
 
 if TYPE_CHECKING:
@@ -45,9 +49,11 @@ class Orchestrator:
     def __enter__(self) -> Orchestrator:
         os.environ["OPENBLAS_NUM_THREADS"] = "1"  # else numpy starts threads, and none may be here at a fork
         self._loop.__enter__()
+        self._watch = Watch(self._loop)
         return self
 
     def __exit__(self, *_: object) -> None:
+        self._watch.close()
         self._loop.__exit__()
 
     # What a worker finds out for us, since nothing here may touch a driver or a user's code.
@@ -108,30 +114,51 @@ class Orchestrator:
         reports: list[ScenarioReport] = []
         host = _host({})
 
+        growth = Growth()
+        outcomes: set[Outcome] = set()
+
         def so_far() -> Report:
-            outcomes = tuple(report.outcome for report in reports)
             code = exit_code(
-                outcomes,
+                tuple(outcomes),
                 interrupted_by=self._loop.interrupted_by,
                 strict=self._settings.strict,
                 skips_ok=self._settings.skips_ok,
             )
             elapsed_s = round(time.monotonic() - began, 6)
-            return Report(started_at, elapsed_s, code, host, tuple(reports))
+            return Report(started_at, elapsed_s, code, host, tuple(reports), growth.notes())
 
-        planned: tuple[Planned, ...]
-        try:
+        inventories: dict[str, Inventory] = {}
+        with contextlib.suppress(Interrupted):
             self.resolve_functions(scenarios)
             inventories = self._inventories(scenarios)
             host = _host(inventories)
-            planned = plan.plan(scenarios, inventories, self._settings, self._loop.scale)
-        except Interrupted:
-            planned = plan.plan(scenarios, {}, self._settings, self._loop.scale)
-        for index, one in enumerate(planned):
-            observer.scenario_started(index, len(planned), one.scenario.name)
-            reports.append(self._run_one(one, reports, observer))
-            observer.scenario_ended(reports[-1], so_far())
+        for repeat in itertools.count():
+            planned = self._repetition(scenarios, inventories, repeat)
+            for index, one in enumerate(planned):
+                observer.scenario_started(index, len(planned), one.scenario.name)
+                reports.append(self._run_one(one, reports, observer))
+                outcomes.add(reports[-1].outcome)
+                observer.scenario_ended(reports[-1], so_far())
+                if self._settings.until_fail and reports[-1].outcome in BAD:
+                    return so_far()
+            growth.sample(self._loop.workers)
+            if self._is_enough(repeat + 1, time.monotonic() - began):
+                break
         return so_far()
+
+    def _repetition(
+        self, scenarios: Sequence[Scenario], inventories: Mapping[str, Inventory], repeat: int
+    ) -> Sequence[Planned]:
+        planned = plan.plan(scenarios, inventories, self._settings, self._loop.scale, repeats=[repeat])
+        return shuffled(planned, self._settings.seed, repeat) if self._settings.shuffle else planned
+
+    def _is_enough(self, repetitions: int, elapsed_s: float) -> bool:
+        settings = self._settings
+        if self._loop.interrupted_by is not None:
+            return repetitions >= settings.repeat or settings.duration_s is not None or settings.until_fail
+        if settings.duration_s is not None:
+            return elapsed_s >= settings.duration_s
+        return repetitions >= settings.repeat and not settings.until_fail
 
     def _inventories(self, scenarios: Sequence[Scenario]) -> dict[str, Inventory]:
         most = plan.most_at_once(scenarios, self._settings)
@@ -150,7 +177,7 @@ class Orchestrator:
         def log(worker: str, line: LogLine) -> None:
             observer.log(name, worker, line)
 
-        return ScenarioRun(refused or planned, self._loop, self._pool, log).run()
+        return ScenarioRun(refused or planned, self._loop, self._pool, self._watch, log).run()
 
     def _refusal(self, planned: Planned, before: Sequence[ScenarioReport]) -> Planned | None:
         """Return the plan refused, where something that happened before forbids to run it."""

@@ -70,6 +70,12 @@ class Handle:
     def __repr__(self) -> str:
         return f"<Worker pid={self.pid}: {self.exit or self.boards[0].phase or 'starting'}>"
 
+    @property
+    def fds(self) -> tuple[int, ...]:
+        """The fds of this process that the worker explains."""
+        control = -1 if self.control.closed else self.control.fileno()
+        return (control, *self.pipes.values(), -1 if self.pidfd is None else self.pidfd)
+
     def forget(self) -> None:
         """Work for nobody: what still comes is dropped."""
         self.on_frame, self.on_output = _drop, _ignore

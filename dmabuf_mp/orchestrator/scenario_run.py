@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from dmabuf_mp.orchestrator.handle import Handle
     from dmabuf_mp.orchestrator.loop import Loop
     from dmabuf_mp.orchestrator.pool import Pool
+    from dmabuf_mp.orchestrator.watch import Watch
     from dmabuf_mp.plan import Planned
     from dmabuf_mp.wire import Frame
 
@@ -40,10 +41,13 @@ _PLAYED_TO_ITS_END = ("mismatch", "ledger")  # it failed, and kept no peer from 
 class ScenarioRun:
     """The run of one planned scenario."""
 
-    def __init__(self, planned: Planned, loop: Loop, pool: Pool, log: Callable[[str, LogLine], None]) -> None:
+    def __init__(
+        self, planned: Planned, loop: Loop, pool: Pool, watch: Watch, log: Callable[[str, LogLine], None]
+    ) -> None:
         self._planned = planned
         self._loop = loop
         self._pool = pool
+        self._watch = watch
         self._log = log
         self._started = time.monotonic()  # the reader's time; deadlines are on the loop's clock
         self._began = loop.clock.now()
@@ -51,6 +55,8 @@ class ScenarioRun:
         self._settle: float | None = None
         self._playing: dict[str, Playing] = {}
         self._notes: list[str] = []
+        self._kernel_log: tuple[LogLine, ...] = ()
+        self._own_ends: list[End] = []
 
     def run(self) -> ScenarioReport:
         """Run it to its end, whatever that is, and report it."""
@@ -58,6 +64,7 @@ class ScenarioRun:
         if planned.refusal:
             return self._report(planned.refused_as, planned.refusal_code, planned.refusal)
         broken_off = Outcome.ERROR, "no_check", "nothing was run"
+        self._watch.begin()
         try:
             self._hand_out()
             while not self._finished():
@@ -79,7 +86,7 @@ class ScenarioRun:
             self._playing[end.label].end = end
         if any(end.outcome is Outcome.INTERRUPTED for end in ends):
             return self._report(Outcome.INTERRUPTED, "interrupted", "interrupted")
-        return self._report(*judge(ends))
+        return self._report(*judge([*ends, *self._own_ends]))
 
     def _find_interrupted(self) -> None:
         """Tell workers that the interrupt of the whole process group killed from those that crashed."""
@@ -307,6 +314,7 @@ class ScenarioRun:
         self._blame_leftovers(self._loop.sweep())
         for pid in self._loop.left:
             self._notes.append(f"worker {pid} could not be killed (state {process.state(pid)}) and was left")
+        self._look_at_ledgers()
 
     @staticmethod
     def _look_for_late_crash(playing: Playing) -> None:
@@ -325,8 +333,23 @@ class ScenarioRun:
         text = f"left behind: {', '.join(found)}"
         self._notes.append(f"{text}; killed")
         for playing in self._playing.values():
-            if playing.end is not None and playing.end.outcome is Outcome.PASSED and playing.part.function:
-                playing.end = replace(playing.end, outcome=Outcome.FAILED, code="ledger", reason=text)
+            if playing.part.function:
+                self._fail_for_leaving(playing, text)
+
+    @staticmethod
+    def _fail_for_leaving(playing: Playing, text: str) -> None:
+        if playing.end is not None and playing.end.outcome in (Outcome.PASSED, Outcome.SKIPPED):
+            playing.end = replace(playing.end, outcome=Outcome.FAILED, code="ledger", reason=text)
+
+    def _look_at_ledgers(self) -> None:
+        """Fail what left the kernel a buffer of its own, or this process anything."""
+        makers = {playing.worker.pid: playing for playing in reversed(self._playing.values())}
+        for pid, what in self._watch.outlived(makers).items():
+            self._fail_for_leaving(makers[pid], f"left behind: {what}")
+        if grown := self._watch.grown():
+            self._own_ends.append(End("orchestrator", Outcome.FAILED, "ledger", f"left behind: {grown}"))
+        self._kernel_log, faults = self._watch.kernel_log()
+        self._notes += faults
 
     # The report.
 
@@ -358,4 +381,5 @@ class ScenarioRun:
             seed=planned.seed,
             mapped=planned.mapped,
             notes=(*notes, *self._notes),
+            kernel_log=self._kernel_log,
         )

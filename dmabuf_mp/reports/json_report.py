@@ -42,6 +42,7 @@ def to_json(report: Report) -> dict[str, Json]:
         "elapsed_s": report.elapsed_s,
         "exit_code": report.exit_code,
         "summary": dict(report.summary),
+        "notes": list(report.notes),
         "scenarios": [_scenario(scenario) for scenario in report.scenarios],
     }
 
@@ -71,6 +72,7 @@ def _scenario(scenario: ScenarioReport) -> dict[str, Json]:
         "seed": scenario.seed,
         "mapped": dict(scenario.mapped),
         "notes": list(scenario.notes),
+        "kernel_log": _log(scenario.kernel_log),
         "links": links,
         "workers": [_worker(worker) for worker in scenario.workers],
     }
@@ -117,8 +119,12 @@ def _worker(worker: WorkerReport) -> dict[str, Json]:
         "reason_code": worker.reason_code,
         "reason": worker.reason,
         "culprit": worker.culprit,
-        "log": [{"t_s": line.t_s, "level": line.level, "message": line.message} for line in worker.log],
+        "log": _log(worker.log),
     }
+
+
+def _log(lines: tuple[LogLine, ...]) -> list[Json]:
+    return [{"t_s": line.t_s, "level": line.level, "message": line.message} for line in lines]
 
 
 def from_json(data: dict[str, Any]) -> Report:
@@ -133,6 +139,7 @@ def from_json(data: dict[str, Any]) -> Report:
         elapsed_s=data["elapsed_s"],
         exit_code=data["exit_code"],
         host=data["host"],
+        notes=tuple(data["notes"]),
         scenarios=tuple(_scenario_from(scenario) for scenario in data["scenarios"]),
     )
 
@@ -147,6 +154,7 @@ def _scenario_from(data: dict[str, Any]) -> ScenarioReport:
         outcome=Outcome(data["outcome"]),
         observed=Outcome(data["observed"]),
         notes=tuple(data["notes"]),
+        kernel_log=tuple(LogLine(**line) for line in data.get("kernel_log", ())),
         links=tuple(_link_from(link) for link in data["links"]),
         workers=tuple(_worker_from(worker) for worker in data["workers"]),
     )

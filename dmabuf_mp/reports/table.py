@@ -39,6 +39,8 @@ def show(report: Report, console: Console, *, quiet: bool = False, repeat_comman
     for part in (troubles(report), Text() if quiet else left_out(report)):
         if part:
             console.print(part, "", soft_wrap=True, sep="\n")
+    for note in report.notes:
+        console.print(Text(note), soft_wrap=True)
     if repeat_command and report.exit_code == 1:
         console.print(Text(f"to repeat: {repeat_command}"), soft_wrap=True)
     console.print(verdict_line(report), soft_wrap=True)
