@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import mmap
+import os
 import random
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -47,7 +48,7 @@ class Growth:
         """Look at the orchestrator and at these pids now."""
         pids = list(workers)
         self._memory_bytes.append(sum(_memory_bytes(pid) for pid in pids))
-        self._fds.append(sum(process.fd_count(pid) or 0 for pid in ("self", *pids)))
+        self._fds.append(sum(process.fd_count(pid) or 0 for pid in [*pids, os.getpid()]))
 
     def notes(self) -> tuple[str, ...]:
         """Say how much a repetition adds, by a straight line through the second half of the samples."""
