@@ -377,6 +377,7 @@ def _settle_in(control: int, streams: tuple[int, int, int], parent: int) -> None
     for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGCHLD, signal.SIGUSR1):
         signal.signal(number, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
+    _close_all_but({control, *streams})  # at the limit of open files there is no room for another before
     null = os.open("/dev/null", os.O_RDONLY)
     os.dup2(null, 0)
     os.dup2(streams[0], 1)
