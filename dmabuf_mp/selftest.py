@@ -212,16 +212,16 @@ def judge(case: Case, report: ScenarioReport) -> str:
     """Say why a fault was not caught, or an empty text."""
     if report.observed is not case.kind.outcome:
         return f"expected {case.kind.outcome}, observed {report.observed}: {report.reason}"
-    carriers = tuple(
-        _label(worker.role, worker.index)
+    ends = {
+        _label(worker.role, worker.index): worker.outcome
         for worker in report.workers
-        if worker.outcome is case.kind.outcome and worker.reason_code != "peer_gone"
-    )
+        if worker.outcome is not Outcome.PASSED and worker.reason_code != "peer_gone"
+    }
+    carriers = [label for label, outcome in ends.items() if outcome is case.kind.outcome]
     if not set(carriers) & set(case.blamed):
         return f"expected {' or '.join(case.blamed)} to carry it, it was {', '.join(carriers) or 'nobody'}"
-    innocent = set(carriers) - set(case.blamed)
-    if innocent and case.kind.blames == "self":
-        return f"{', '.join(sorted(innocent))} carried it too, and did nothing"
+    if innocent := ends.keys() - set(case.blamed):
+        return f"{', '.join(sorted(innocent))} did nothing, and is blamed too"
     starting = START_S if case.phase in ("start", "initialise") else 0.0
     limit_s = starting + LATE_S + (case.scenario.timeout_s or 0.0)
     if report.elapsed_s > limit_s:
