@@ -42,6 +42,10 @@ def examples() -> list[object]:
     return found
 
 
+def test_there_are_examples() -> None:
+    assert len(examples()) > 10
+
+
 @pytest.mark.parametrize("name", sorted(main.commands))
 def test_every_command_and_flag_is_documented(name: str) -> None:
     page = (ROOT / "docs" / "command_line.md").read_text()
