@@ -74,16 +74,15 @@ def wrong_with(report: ScenarioReport, victim: str, fault: Fault) -> list[str]:
     found = []
     if (report.observed, report.reason_code) != (fault.outcome, fault.code):
         found.append(f"it {report.observed} ({report.reason_code}): {report.reason}")
-    whole_worker = report.name.startswith("same") and fault.outcome is CRASHED
-    if not (report.reason.startswith(f"{victim}: ") or whole_worker) or fault.says not in report.reason:
+    # A crash takes both roles of one worker along, either is named where neither waited.
+    both = report.name.startswith("same") and fault.outcome is CRASHED
+    if not (report.reason.startswith(f"{victim}: ") or both) or fault.says not in report.reason:
         found.append(f"reason {report.reason!r}")
+    collateral = {Outcome.PASSED, Outcome.ERROR} | ({CRASHED} if both else set())
     for one in report.workers:
         label = one.role if one.role == "producer" else f"{one.role}[{one.index}]"
-        if label == victim or whole_worker:
-            if one.outcome is not fault.outcome:
-                found.append(f"{label} {one.outcome}: {one.reason}")
-        elif one.outcome not in (Outcome.PASSED, Outcome.ERROR):
-            found.append(f"collateral {label} {one.outcome}: {one.reason}")
+        if one.outcome not in ({fault.outcome} if label == victim and not both else collateral):
+            found.append(f"{label} {one.outcome}: {one.reason}")
     return found
 
 
