@@ -53,9 +53,9 @@ def growth(before: Ledger, after: Ledger) -> str:
     # By what it stands for, too: a number may have been closed and given out again.
     grown = [f"fd {number} ({what})" for number, what in after.fds.items() if before.fds.get(number) != what]
     grown += [f"process {pid} ({process.command(pid)})" for pid in sorted(after.children - before.children)]
-    grown += [f"thread {after.threads[number]!r}" for number in after.threads.keys() - before.threads.keys()]
+    grown += [f"thread {after.threads[number]!r}" for number in after.threads if number not in before.threads]
     mapped = Counter(after.mapped) - Counter(before.mapped)
     grown += [f"a mapping of {size_bytes} bytes ({name})" for name, size_bytes in mapped.items()]
     buffers = Counter(after.buffers) - Counter(before.buffers)
-    grown += [f"{count} × {what}, not closed" for what, count in buffers.items()]
+    grown += [f"{count} × {what}, not closed" for what, count in sorted(buffers.items())]
     return ", ".join(grown)

@@ -9,17 +9,11 @@ from dmabuf_mp.linux.dmabuf import Identity
 BUFINFO = Path("/sys/kernel/debug/dma_buf/bufinfo")
 
 
-def is_readable(path: Path = BUFINFO) -> bool:
-    """Whether the list can be read: by root as a rule, where debugfs is mounted."""
-    try:
-        path.open().close()
-    except OSError:
-        return False
-    return True
-
-
 def buffers(path: Path = BUFINFO) -> tuple[Identity, ...]:
-    """Return every dma-buf that there is; none where the list cannot be read."""
+    """Return every dma-buf that there is; none where the list cannot be read.
+
+    It is root's as a rule, and there where debugfs is mounted.
+    """
     try:
         return parse(path.read_text(errors="replace"))
     except OSError:

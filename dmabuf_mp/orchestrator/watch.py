@@ -11,7 +11,7 @@ from dmabuf_mp.linux import bufinfo, kmsg
 from dmabuf_mp.model import LogLine
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable, Sequence
 
     from dmabuf_mp.linux.dmabuf import Identity
     from dmabuf_mp.orchestrator.loop import Loop
@@ -23,12 +23,12 @@ MOST_FAULTS = 5
 
 
 class Watch:
-    """Looks before a scenario (`begin`) and after it. Use as a context manager."""
+    """Looks before a scenario (`begin`) and after it; `buffers` lists the machine's dma-bufs."""
 
-    def __init__(self, loop: Loop) -> None:
+    def __init__(self, loop: Loop, buffers: Callable[[], Sequence[Identity]] = bufinfo.buffers) -> None:
         self._loop = loop
         self._log = kmsg.open_at_end()
-        self._sees_buffers = bufinfo.is_readable()
+        self._list_buffers = buffers
         self._buffers: frozenset[Identity] = frozenset()
         self._before = ledger.take()
         self._began = time.monotonic()
@@ -42,8 +42,7 @@ class Watch:
         """Look at what there is before a scenario."""
         self._began = time.monotonic()
         self._before = ledger.take(mapped=self._before.mapped)
-        if self._sees_buffers:
-            self._buffers = frozenset(bufinfo.buffers())
+        self._buffers = frozenset(self._list_buffers())
         if self._log is not None:
             kmsg.skip(self._log.fileno())
 
@@ -62,8 +61,6 @@ class Watch:
 
     def outlived(self, pids: Iterable[int]) -> dict[int, str]:
         """Name, by the pid that made it, each dma-buf of these workers that stays after a moment."""
-        if not self._sees_buffers:
-            return {}
         made_by = {str(pid): pid for pid in pids}
         deadline = time.monotonic() + RELEASE_S * self._loop.scale
         while there := self._ours(made_by):
@@ -78,7 +75,7 @@ class Watch:
         return found
 
     def _ours(self, pids: Iterable[str]) -> list[Identity]:
-        return [one for one in bufinfo.buffers() if _maker(one) in pids and one not in self._buffers]
+        return [one for one in self._list_buffers() if _maker(one) in pids and one not in self._buffers]
 
     def kernel_log(self) -> tuple[tuple[LogLine, ...], tuple[str, ...]]:
         """Return what the kernel has logged since the beginning, and the faults among it; bounded."""
