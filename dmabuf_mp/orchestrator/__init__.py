@@ -5,7 +5,6 @@ It is the only place that owns processes. It has one thread, and never touches a
 
 from __future__ import annotations
 
-import contextlib
 import datetime
 import itertools
 import os
@@ -16,7 +15,7 @@ from typing import TYPE_CHECKING, cast
 
 from dmabuf_mp import backends, plan
 from dmabuf_mp.backends.base import Inventory
-from dmabuf_mp.errors import Problem, ScenarioError
+from dmabuf_mp.errors import Problem, ResourceRefused, ScenarioError
 from dmabuf_mp.model import BAD, DeviceInfo, Outcome, Report, exit_code
 from dmabuf_mp.orchestrator.loop import Interrupted, Loop
 from dmabuf_mp.orchestrator.pool import Pool
@@ -45,6 +44,7 @@ class Orchestrator:
         self._loop = Loop(tied_to)
         self._pool = Pool(self._loop, fresh=settings.fresh)
         self._warming: dict[str, list[Question]] = {}
+        self._unprepared = ""  # why nothing at all can be run
 
     def __enter__(self) -> Orchestrator:
         os.environ["OPENBLAS_NUM_THREADS"] = "1"  # else numpy starts threads, and none may be here at a fork
@@ -128,10 +128,14 @@ class Orchestrator:
             return Report(started_at, elapsed_s, code, host, tuple(reports), growth.notes())
 
         inventories: dict[str, Inventory] = {}
-        with contextlib.suppress(Interrupted):
+        try:
             self.resolve_functions(scenarios)
             inventories = self._inventories(scenarios)
             host = _host(inventories)
+        except Interrupted:
+            pass  # which every scenario is told of
+        except ResourceRefused as error:
+            self._unprepared = str(error)
         for repeat in itertools.count():
             planned = self._repetition(scenarios, inventories, repeat)
             for index, one in enumerate(planned):
@@ -188,6 +192,13 @@ class Orchestrator:
                 refusal="interrupted before it started",
                 refusal_code="interrupted",
                 refused_as=Outcome.INTERRUPTED,
+            )
+        if self._unprepared:
+            return replace(
+                planned,
+                refusal=self._unprepared,
+                refusal_code="resource",
+                refused_as=Outcome.ERROR,
             )
         if self._settings.fail_fast:
             failed = next((report for report in before if report.outcome not in bad), None)

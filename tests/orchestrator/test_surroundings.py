@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 import dmabuf_mp
-from dmabuf_mp import UsageError
+from dmabuf_mp import Role, UsageError
 from dmabuf_mp.linux import process
 from dmabuf_mp.model import Outcome
 from dmabuf_mp.orchestrator.clock import Clock, time_scale
@@ -111,15 +111,17 @@ def test_no_process_to_be_had_is_an_error_that_says_so() -> None:
             os.setgid(NOBODY)
             os.setuid(NOBODY)
         resource.setrlimit(resource.RLIMIT_NPROC, (0, 0))
-        (one,) = run(pair()).scenarios
-        return one.outcome, one.reason
+        for scenario in (
+            pair(),
+            with_role(pair(), "consumer[0]", "play"),  # needs one that tries to import it
+            pair(producer=Role("producer", device="cuda:0")),  # needs one that looks for devices
+        ):
+            (one,) = run(scenario).scenarios
+            assert (one.outcome, one.reason_code) == (Outcome.ERROR, "resource")
+            assert one.reason == "no further worker can be started: Resource temporarily unavailable"
+        return "said so"
 
-    assert in_child(limited) == str(
-        (
-            Outcome.ERROR,
-            "no further worker can be started: Resource temporarily unavailable",
-        )
-    )
+    assert in_child(limited) == "said so"
 
 
 def test_a_limit_of_file_sizes_is_an_error_or_a_skip_and_never_a_hang() -> None:
