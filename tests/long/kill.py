@@ -92,7 +92,6 @@ class Run:
         self.mark = uuid.uuid4().hex
         self.report = folder / "report.json"
         (folder / "tmp").mkdir()
-        self._shared_memory = set(Path("/dev/shm").iterdir())
         with (folder / "stderr").open("wb") as errors:
             self.process = subprocess.Popen(
                 [sys.executable, "-m", "dmabuf_mp", "run", "--quiet", "--json", self.report, SCENARIOS],
@@ -122,13 +121,12 @@ class Run:
             return None
 
     def left(self) -> list[str]:
-        """Return what is left behind: processes, files, shared memory."""
+        """Return what is left behind: processes and files."""
         found = [f"process {pid}" for pid in gone(self.mark)]
         found += [str(path) for path in (self.folder / "tmp").iterdir()]
         found += [
             str(path) for path in self.folder.iterdir() if path.name not in ("tmp", "report.json", "stderr")
         ]
-        found += [str(path) for path in set(Path("/dev/shm").iterdir()) - self._shared_memory]
         return found
 
     def said(self) -> str:
