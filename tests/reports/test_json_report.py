@@ -18,7 +18,7 @@ def test_round_trip_loses_nothing() -> None:
 
 def test_the_fields_are_the_documented_ones() -> None:
     data = json.loads(render(ALL))
-    assert " ".join(data) == "schema_version tool host started_at elapsed_s exit_code summary scenarios"
+    assert " ".join(data) == "schema_version tool host started_at elapsed_s exit_code summary notes scenarios"
     assert data["schema_version"] == 1
     assert data["tool"]["name"] == "dmabuf-mp"
     assert data["host"] == {"kernel": "6.12", "driver": None}
