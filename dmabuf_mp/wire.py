@@ -155,7 +155,9 @@ class Channel:
         return self._socket.fileno() < 0
 
     def close(self) -> None:
-        """Close this end; the peer sees the end of the frames."""
+        """Close this end; the peer sees the end of the frames, even where a forked process holds it open."""
+        with contextlib.suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)
         self._socket.close()
 
     def send(self, kind: Kind, payload: bytes = b"", fds: Sequence[int] = (), *, wait: bool = True) -> None:
