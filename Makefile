@@ -15,7 +15,7 @@ SCENARIOS ?= scenarios/
 ARGS ?=
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help run test lint bench test-kernel clean
+.PHONY: help run test lint bench test-kernel test-long clean
 help:  ## List the targets
 	@sed -nE 's/^([a-z-]+):.*## (.*)/  make \1\t\2/p' Makefile | expand -t 22
 
@@ -37,6 +37,12 @@ bench: $(VENV)/.ready-dev  ## Measure: each figure beside what it is compared wi
 
 test-kernel: $(VENV)/.ready-dev  ## Boot kernels that have dma-bufs, under emulation, and test in them
 	@$(BIN)/python tests/kernel/run.py $(ARGS)
+
+test-long: $(VENV)/.ready-dev  ## Test the tests: every fault, mutants, kills at random, much fuzz: an hour
+	@$(BIN)/python -m dmabuf_mp selftest --every-phase
+	@$(BIN)/python -m tests.mutants.run
+	@$(BIN)/python -m tests.long.kill
+	@DMABUF_MP_FUZZ=100000 $(BIN)/python -m pytest tests/test_sizes.py tests/test_wire.py tests/scenario/test_fuzz.py
 
 clean:  ## Remove the environment and everything that was built
 	rm -rf $(VENV) dist .mypy_cache .pytest_cache .ruff_cache .hypothesis tests/*/build
