@@ -10,15 +10,20 @@ if TYPE_CHECKING:
     from dmabuf_mp.context import Context
     from dmabuf_mp.errors import DmabufMpError, ScenarioError, Unsupported, UsageError
     from dmabuf_mp.model import (
+        Fault,
         LinkReport,
+        LogLine,
         Mismatch,
+        Observer,
         Outcome,
+        PassedOver,
         Path,
         PatternChoice,
         Report,
         Role,
         Scenario,
         ScenarioReport,
+        Silent,
         WorkerReport,
     )
 
@@ -26,6 +31,11 @@ __version__ = "0.1.0"
 
 # Where each public name lives: imported on first use, so that `--version` costs no more than Python.
 _HOME = {
+    "Silent": "model",
+    "PassedOver": "model",
+    "Observer": "model",
+    "LogLine": "model",
+    "Fault": "model",
     "load": "api",
     "run": "api",
     "Context": "context",
@@ -48,9 +58,13 @@ _HOME = {
 __all__ = [
     "Context",
     "DmabufMpError",
+    "Fault",
     "LinkReport",
+    "LogLine",
     "Mismatch",
+    "Observer",
     "Outcome",
+    "PassedOver",
     "Path",
     "PatternChoice",
     "Report",
@@ -58,6 +72,7 @@ __all__ = [
     "Scenario",
     "ScenarioError",
     "ScenarioReport",
+    "Silent",
     "Unsupported",
     "UsageError",
     "WorkerReport",

@@ -54,13 +54,17 @@ def run(
     strict: bool = False,
     skips_ok: bool = False,
     fail_fast: bool = False,
+    duration_s: float | None = None,
+    until_fail: bool = False,
+    shuffle: bool = False,
     observer: Observer | None = None,
     fork: bool = False,
 ) -> Report:
     """Run scenarios, given as such or as files, and return the report; a failure is in it, not raised.
 
     `mapping` puts devices in the place of others (`{"cuda:*": "cpu"}`); `timeout_s` replaces every
-    scenario's own. With `fork` this process itself forks the workers: it must have one thread and no CUDA.
+    scenario's own; with `duration_s` or `until_fail` all is repeated until then. With `fork` this process
+    itself forks the workers: it must have one thread and no CUDA.
     Raises ScenarioError, UsageError; KeyboardInterrupt once everything has been ended.
     """
     chosen = tuple(_with_serialised_roles(one) for one in _scenarios(scenarios))
@@ -73,6 +77,9 @@ def run(
         skips_ok=skips_ok,
         fail_fast=fail_fast,
         timeout_s=timeout_s,
+        duration_s=duration_s,
+        until_fail=until_fail,
+        shuffle=shuffle,
     )
     request = _request(chosen, settings)
     if fork:
@@ -109,11 +116,13 @@ def _with_serialised_roles(scenario: Scenario) -> Scenario:
 
 
 def _run_here(scenarios: tuple[Scenario, ...], settings: RunSettings, observer: Observer) -> Report:
+    if process.cuda_is_initialised():
+        raise UsageError(
+            "fork=True needs a process without CUDA, and something in this one has initialised it"
+        )
     threads = process.thread_names()
     if len(threads) > 1:
         raise UsageError(f"fork=True needs a process with one thread; this one has {', '.join(threads)}")
-    if process.cuda_is_initialised():
-        raise UsageError("fork=True needs a process without CUDA, and this one has initialised it")
     from dmabuf_mp.orchestrator import run_scenarios
 
     return run_scenarios(scenarios, settings, observer)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from dmabuf_mp import backends
 from dmabuf_mp.model import Outcome, Path, PatternChoice, Role, RunSettings, Scenario, Silent
-from dmabuf_mp.orchestrator import Orchestrator
+from dmabuf_mp.orchestrator import Orchestrator, host_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -37,11 +37,8 @@ def devices() -> dict[str, Json]:
     ends = [info.selector for one in found.values() for info in one.devices[:2]]
     every = [one for pair in itertools.product(ends, repeat=2) for one in probes(*pair, dangerous=True)]
     tried = [one for one in every if not _is_by_name_only(one)]
-    host: dict[str, Json] = {}
-    for inventory in found.values():
-        host.update(inventory.host)
     return {
-        "host": host,
+        "host": {key: value for key, value in host_of(found).items() if key != "devices"},
         "devices": [_device(info) for info in infos],
         "missing": missing,
         "paths": [_path_entry(one, report) for one, report in zip(tried, _run(tried), strict=True)]

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from dmabuf_mp.model import Json, LogLine, Observer, RunSettings, Scenario, ScenarioReport
     from dmabuf_mp.plan import Planned
 
-__all__ = ["Orchestrator", "run_scenarios"]
+__all__ = ["Orchestrator", "host_of", "run_scenarios"]
 
 _MAX_SIDE_BY_SIDE = 8
 
@@ -112,7 +112,7 @@ class Orchestrator:
         began = time.monotonic()
         started_at = datetime.datetime.now(datetime.UTC).isoformat(timespec="milliseconds")
         reports: list[ScenarioReport] = []
-        host = _host({})
+        host = host_of({})
 
         growth = Growth()
         outcomes: set[Outcome] = set()
@@ -131,7 +131,7 @@ class Orchestrator:
         try:
             self.resolve_functions(scenarios)
             inventories = self._inventories(scenarios)
-            host = _host(inventories)
+            host = host_of(inventories)
         except Interrupted:
             pass  # which every scenario is told of
         except ResourceRefused as error:
@@ -230,7 +230,8 @@ def _read_inventory(answer: Mapping[str, Json]) -> Inventory:
     return Inventory(tuple(DeviceInfo(**d) for d in devices), str(answer["reason"]), host)  # type: ignore[arg-type]
 
 
-def _host(inventories: Mapping[str, Inventory]) -> dict[str, Json]:
+def host_of(inventories: Mapping[str, Inventory]) -> dict[str, Json]:
+    """Return what a report says of this machine."""
     host: dict[str, Json] = {
         "kernel": f"{platform.system()} {platform.release()}",
         "machine": platform.machine(),

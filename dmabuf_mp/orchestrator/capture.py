@@ -12,6 +12,8 @@ if TYPE_CHECKING:
 
 CAP_BYTES = 2**20
 _LINE_BYTES = 16 * 1024
+_LINE_COST_BYTES = 64  # of a line in memory, beside its text
+_MOST_IN_TAIL = CAP_BYTES // 2 // _LINE_COST_BYTES
 
 
 class Capture:
@@ -35,6 +37,9 @@ class Capture:
             rest = rest[_LINE_BYTES:]
         if rest:
             self._partial[level] = rest
+        if self._tail and len(lines) > _MOST_IN_TAIL:  # a flood, of which most would be cut at once
+            self._cut_lines += len(lines) - _MOST_IN_TAIL
+            lines = lines[-_MOST_IN_TAIL:]
         for line in lines:
             self.add(level, line.decode(errors="replace"))
 
@@ -49,8 +54,8 @@ class Capture:
     def add(self, level: str, message: str) -> None:
         """Add a line as of now."""
         line = LogLine(round(self._now(), 6), level, message)
-        size = len(message) + 64
-        if self._head_bytes + size <= CAP_BYTES // 2:
+        size = len(message) + _LINE_COST_BYTES
+        if not self._tail and self._head_bytes + size <= CAP_BYTES // 2:
             self._head.append(line)
             self._head_bytes += size
             self._seen(line)
@@ -58,7 +63,7 @@ class Capture:
         self._tail.append(line)
         self._tail_bytes += size
         while self._tail_bytes > CAP_BYTES // 2 and len(self._tail) > 1:
-            self._tail_bytes -= len(self._tail.popleft().message) + 64
+            self._tail_bytes -= len(self._tail.popleft().message) + _LINE_COST_BYTES
             self._cut_lines += 1
 
     def lines(self) -> tuple[LogLine, ...]:

@@ -161,11 +161,15 @@ def _ignore(level: str, data: bytes) -> None:
 
 
 def check_forkable() -> None:
-    """Refuse to fork a process with threads: a lock that one of them holds would never be released."""
+    """Refuse to fork a process with threads: a lock that one of them holds would never be released.
+
+    One that has initialised CUDA, whichever library did it, has threads, and no forked child could use it.
+    """
     threads = process.thread_names()
     if len(threads) > 1:
+        why = "has initialised CUDA and " if process.cuda_is_initialised() else ""
         raise InternalError(
-            f"the orchestrator has {len(threads)} threads ({', '.join(threads)}) and must not fork; "
+            f"the orchestrator {why}has {len(threads)} threads ({', '.join(threads)}) and must not fork; "
             "run it in a fresh interpreter"
         )
 

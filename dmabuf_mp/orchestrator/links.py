@@ -83,7 +83,8 @@ def _link(
         return LinkReport(producer, consumer, passed_over=tuple(passed_over))
     upstream = found.get(producer)
     mismatches, first = theirs["mismatches"], theirs["first"]
-    if not mismatches and upstream and upstream["write_back_mismatches"]:
+    writes = parts[consumer].access == "readwrite"
+    if writes and not mismatches and upstream and upstream["write_back_mismatches"]:
         mismatches, first = upstream["write_back_mismatches"], upstream["write_back_first"]
     taken = theirs["attempt"] if theirs["checked_rounds"] else None
     return LinkReport(

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from dmabuf_mp import plan, wire
 from dmabuf_mp.errors import DmabufMpError, PeerGone, ProtocolError, ResourceRefused
 from dmabuf_mp.linux import process
-from dmabuf_mp.model import LogLine, Outcome, ScenarioReport, verdict
+from dmabuf_mp.model import LogLine, Outcome, ScenarioReport, WorkerReport, verdict
 from dmabuf_mp.orchestrator.capture import Capture
 from dmabuf_mp.orchestrator.judge import End, convict, judge, stuck
 from dmabuf_mp.orchestrator.links import link_reports
@@ -353,6 +353,13 @@ class ScenarioRun:
 
     # The report.
 
+    def _nobody(self, observed: Outcome) -> tuple[WorkerReport, ...]:
+        """Return the roles of a scenario that no worker was given, on the devices that the author named."""
+        return tuple(
+            WorkerReport(role.name, role.index, role.device, None, None, observed)
+            for role in self._planned.scenario.roles
+        )
+
     def _report(self, observed: Outcome, code: str, reason: str) -> ScenarioReport:
         planned = self._planned
         scenario = planned.scenario
@@ -374,7 +381,7 @@ class ScenarioRun:
             allocated_bytes=allocated,
             rounds=scenario.rounds,
             links=links,
-            workers=tuple(playing.report() for playing in self._playing.values()),
+            workers=tuple(playing.report() for playing in self._playing.values()) or self._nobody(observed),
             timings_s=timings,
             matrix=scenario.matrix,
             repeat=planned.repeat,

@@ -82,7 +82,8 @@ def details(scenario: ScenarioReport) -> list[str]:
         lines = []  # it is the scenario's own reason
     for link in scenario.links:
         if link.mismatches:
-            what = f"{link.mismatches} mismatches by way of {link.path}{first(link)}"
+            count = "1 mismatch" if link.mismatches == 1 else f"{link.mismatches} mismatches"
+            what = f"{count} by way of {link.path}{first(link)}"
             lines.append(f"{link.producer} -> {link.consumer}: {what}")
     for worker in scenario.workers:
         if worker.reason and worker.outcome not in (Outcome.PASSED, Outcome.SKIPPED):

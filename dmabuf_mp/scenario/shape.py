@@ -160,15 +160,15 @@ class Checked:
 
 @dataclass(frozen=True, slots=True)
 class ShortForm:
-    """Accept a plain string for `{key: string}`, or without a key for a list of one."""
+    """Accept a plain string for `{key: string}`, or without a key one entry for a list of it."""
 
     key: str | None = None
 
     def expand(self, value: object) -> object:
         """Return the full form of a short one, anything else as it is."""
-        if not isinstance(value, str):
-            return value
-        return [value] if self.key is None else {self.key: value}
+        if self.key is None:
+            return [value] if isinstance(value, str | dict) else value
+        return {self.key: value} if isinstance(value, str) else value
 
     def __get_pydantic_core_schema__(
         self, source: object, handler: GetCoreSchemaHandler

@@ -150,3 +150,20 @@ def test_streams_are_told_apart() -> None:
     capture.feed("stderr", b"err\n")
     capture.feed("stdout", b"put\n")
     assert [(line.level, line.message) for line in seen] == [("stderr", "err"), ("stdout", "output")]
+
+
+def test_lines_keep_their_order_where_head_and_tail_meet() -> None:
+    numbers = [f"{number:06} {'x' * (number % 7 * 1000)}" for number in range(1000)]
+    lines, _ = captured("\n".join(numbers).encode() + b"\n")
+    kept = [line for line in lines if not line.startswith("…")]
+    assert kept == sorted(kept)
+    assert len(kept) < 1000
+
+
+def test_of_a_flood_of_short_lines_the_last_are_kept_and_all_others_counted() -> None:
+    count = 300_000
+    text = "".join(f"{number}\n" for number in range(count)).encode()
+    lines, _ = captured(*(text[start : start + 65_536] for start in range(0, len(text), 65_536)))
+    assert (lines[0], lines[-1]) == ("0", str(count - 1))
+    (cut,) = [line for line in lines if line.startswith("…")]
+    assert cut == f"… {count - len(lines) + 1} lines cut here …"

@@ -264,9 +264,10 @@ def test_the_callers_subreaper_state_and_handlers_come_back() -> None:
 # The clock by itself.
 
 
-def test_the_clock_credits_what_exceeds_the_sleep(monkeypatch: pytest.MonkeyPatch) -> None:
-    now = 100.0
+def test_the_clock_credits_what_exceeds_the_sleep_and_no_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    now, busy = 100.0, 10.0
     monkeypatch.setattr(time, "monotonic", lambda: now)
+    monkeypatch.setattr(time, "process_time", lambda: busy)
     clock = Clock()
     now = 101.0
     clock.slept(1.0)
@@ -275,8 +276,11 @@ def test_the_clock_credits_what_exceeds_the_sleep(monkeypatch: pytest.MonkeyPatc
     clock.slept(1.0)  # nine seconds too long
     assert clock.now() == 102.0
     now = 111.4
-    clock.slept(0)  # a busy moment is no stop
+    clock.slept(0)  # a moment that is too short for a stop
     assert clock.now() == pytest.approx(102.4)
+    now, busy = 121.4, 20.0
+    clock.slept(0)  # ten seconds of work
+    assert clock.now() == pytest.approx(112.4)
 
 
 @pytest.mark.parametrize(

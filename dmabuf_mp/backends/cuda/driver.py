@@ -84,7 +84,9 @@ class Driver:
         try:
             code, *values = getattr(cuda, function)(*arguments)
         except RuntimeError as error:  # what the bindings raise where there is nothing to call
-            raise Unsupported(f"no {function} in the CUDA driver, or no driver: {error}") from error
+            if type(error).__name__ == "FunctionNotFoundError":
+                raise Unsupported(f"this CUDA driver has no {function}: update it") from error
+            raise Unsupported("no CUDA driver on this machine (libcuda.so.1 is not found)") from error
         if code != SUCCESS:
             raise self._error(function, int(code))
         return values[0] if len(values) == 1 else tuple(values) or None
