@@ -66,7 +66,7 @@ def models() -> dict[str, type[BaseModel]]:
         },
         required="kind",
     )
-    faults = _annotated(_list(_annotated(fault, ShortForm("kind"))), ShortForm())
+    faults = _annotated(_list(_annotated(fault, ShortForm("kind"))), ShortForm(entry=(str, dict)))
     common = {
         "device": (_device(), "Where this role touches the buffer."),
         "role": (_function(), "Your own function, as package.module:function."),
@@ -163,11 +163,12 @@ class ShortForm:
     """Accept a plain string for `{key: string}`, or without a key one entry for a list of it."""
 
     key: str | None = None
+    entry: type[str] | tuple[type, ...] = str
 
     def expand(self, value: object) -> object:
         """Return the full form of a short one, anything else as it is."""
         if self.key is None:
-            return [value] if isinstance(value, str | dict) else value
+            return [value] if isinstance(value, self.entry) else value
         return {self.key: value} if isinstance(value, str) else value
 
     def __get_pydantic_core_schema__(
