@@ -107,7 +107,7 @@ def test_needs_fail_fast_and_repeat() -> None:
     assert [one.repeat for one in report.scenarios] == [0] * 5 + [1] * 5
     assert report.scenarios[3].reason == "needs bad, which is failed"
     assert report.scenarios[4].reason == "needs elsewhere, which was not run"
-    assert report.scenarios[3].workers == ()
+    assert {one.pid for one in report.scenarios[3].workers} <= {None}  # nobody was started for it
 
     report = run(pair("good"), bad, pair("later"), fail_fast=True)
     assert outcomes(report) == ["passed", "failed", "skipped"]
