@@ -136,7 +136,8 @@ def _case(kind: FaultKind, phase: str, where: str, ground: Ground) -> Case:
     relays: tuple[Role, ...] = ()
     at_fault: tuple[str, ...]
     if where in ("producer", "both"):
-        own = replace(fault, phase="send") if where == "both" and phase == "check" else fault
+        phases = kind.phases_in(producer)
+        own = fault if phase in phases else replace(fault, phase=phases[0])
         producer = replace(producer, faults=(own,))
         at_fault = ("producer",)
     if where in ("consumer", "both"):

@@ -28,7 +28,8 @@ class Relaying(Producing):
         if self._part.forward == "copy":
             self._forward_copy(buffer, round_, outgoing)
         elif round_:
-            outgoing.filled(round_)
+            with self.phase("send"):
+                outgoing.filled(round_)
             self._check_write_back(buffer, round_)
         else:
             if self._offer is None:
@@ -44,7 +45,8 @@ class Relaying(Producing):
     def _forward_copy(self, buffer: Buffer, round_: int, outgoing: Outgoing) -> None:
         if round_ and self._copy is not None:
             self.device.copy(buffer, self._copy)
-            outgoing.filled(round_)
+            with self.phase("send"):
+                outgoing.filled(round_)
             self._check_write_back(self._copy, round_)
             return
         reasons: list[str] = []
@@ -69,7 +71,8 @@ class Relaying(Producing):
                 return [self._pass_over(attempt, None, reason)]
             self.device.copy(source, allocation)
             offer = self._describe(attempt, allocation)
-            refusals = outgoing.offer(number, offer, fd.fileno(), passed_over)
+            with self.phase("send"):
+                refusals = outgoing.offer(number, offer, fd.fileno(), passed_over)
             if refusals:
                 return refusals
             self._copy = allocation

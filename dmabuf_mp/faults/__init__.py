@@ -20,7 +20,7 @@ def phases_of(role: Role) -> tuple[str, ...]:
         case "producer":
             own: tuple[str, ...] = ("export", "fill", "send")
         case "relay":
-            own = ("import", "check", "send" if role.forward == "fd" else "export", "ack")
+            own = ("import", "check", *(("export",) if role.forward == "copy" else ()), "send", "ack")
         case _:
             own = ("import", "check", *(("fill",) if role.access == "readwrite" else ()), "ack")
     return ("start", "initialise", *own, "release")
@@ -63,7 +63,7 @@ def _fd(name: str, outcome: Outcome, description: str) -> FaultKind:
 
 
 def _wire(name: str, outcome: Outcome, description: str) -> FaultKind:
-    return FaultKind(name, "wire", ("producer", "consumer"), ("send", "ack"), outcome, description)
+    return FaultKind(name, "wire", _ANY, ("send", "ack"), outcome, description)
 
 
 def _process(name: str, outcome: Outcome, description: str) -> FaultKind:

@@ -43,8 +43,9 @@ class FaultyChannel(Channel):
         """Send the frame, or what the fault sends in its place."""
         if kind in _ROUND_FRAMES:
             self._round += 1
+            phase = "ack" if kind is Kind.ACK else "send"
             for fault in self._faults:
-                if fault.round == self._round:
+                if (fault.phase, fault.round) == (phase, self._round):
                     if CATALOGUE[fault.kind].group == "wire":
                         self._spoil(fault.kind, kind, payload, fds)
                         return

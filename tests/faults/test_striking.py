@@ -139,6 +139,28 @@ def test_a_worker_is_struck_before_its_part_begins() -> None:
         assert one.reason == f"{label}: killed by SIGKILL in phase '{phase}'"
 
 
+@pytest.mark.parametrize("forward", ["fd", "copy"])
+def test_a_relay_is_struck_in_the_phase_and_the_round_that_it_says(forward: str) -> None:
+    spots = [(phase, round_) for phase in ("check", "send", "ack") for round_ in range(ROUNDS)]
+    scenarios = [
+        with_fault(
+            chain(f"{kind} {phase} {round_}", forward, rounds=ROUNDS),
+            "relay[0]",
+            Fault(kind, phase, round_),
+        )
+        for phase, round_ in spots
+        for kind in ("raise", *(() if phase == "check" else ("garbage",)))
+    ]
+    for one in run(*scenarios).scenarios:
+        _, phase, said = one.name.split()
+        round_ = int(said)
+        assert one.observed is Outcome.ERROR, one.name
+        assert worker(one, "relay[0]").reason_code != "peer_gone", one.name
+        upper, lower = (link.rounds_checked for link in one.links)
+        assert upper == round_ + (phase != "check"), one.name
+        assert lower == round_ + (phase == "ack"), one.name
+
+
 @pytest.mark.parametrize("kind", ["garbage", "early_end"])
 @pytest.mark.parametrize("label", ["producer", "consumer[0]"])
 def test_a_fault_of_the_wire_strikes_in_its_round(kind: str, label: str) -> None:
