@@ -33,6 +33,7 @@ PATHS = Paths(
         **LINUX_EXPORTS,
     },
     imports={
+        "vmm": (("device", "posix_fd"), ("host_numa", "posix_fd")),
         "external_memory": (
             ("pinned", "dmabuf"),
             ("device", "dmabuf"),
@@ -41,7 +42,6 @@ PATHS = Paths(
             ("udmabuf", "dmabuf"),
             ("dma_heap", "dmabuf"),
         ),
-        "vmm": (("device", "posix_fd"), ("host_numa", "posix_fd")),
         "host_register": (("memfd", "memfd"), ("udmabuf", "dmabuf"), ("dma_heap", "dmabuf")),
     },
     selector_error=selector_error,
