@@ -26,6 +26,8 @@ from dmabuf_mp.orchestrator.loop import Loop
 from tests.orchestrator.making import chain, fan_out, pair, run, same, with_role
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from dmabuf_mp import Context, Report
 
 MOMENTS = int(os.environ.get("DMABUF_MP_KILLS", "16"))
@@ -51,14 +53,14 @@ def orchestrate(out: int, told: int) -> None:
     scenarios = [makers[number % 4](f"number {number}") for number in range(COUNT - 1)]
     scenarios[::5] = [with_role(one, "producer", "play") for one in scenarios[::5]]
     scenarios.append(with_role(pair("never ends"), "consumer[0]", "hang_ignoring_term"))
-    enter = Loop.__enter__
+    wait = Loop.wait
 
-    def enter_and_tell(self: Loop) -> Loop:
-        enter(self)
-        os.write(told, b"s")
-        return self
+    def tell_and_wait(self: Loop, done: Callable[[], bool], deadline: float | None = None) -> bool:
+        Loop.wait = wait  # type: ignore[method-assign]
+        os.write(told, b"s")  # from its first wait on, an interrupted run ends in a report
+        return self.wait(done, deadline)
 
-    Loop.__enter__ = enter_and_tell  # type: ignore[method-assign]
+    Loop.wait = tell_and_wait  # type: ignore[method-assign]
     os.write(out, said_of(run(*scenarios)).encode())
 
 
