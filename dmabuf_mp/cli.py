@@ -317,9 +317,10 @@ def devices(invocation: Invocation, as_json: bool) -> None:
 @main.command()
 @click.option("--json", "json_", type=FILE, metavar="FILE", help="Report as JSON; - for standard output.")
 @click.option("--junit", type=FILE, metavar="FILE", help="Report as JUnit XML.")
+@select_option
 @click.option("--every-phase", is_flag=True, help="Let each fault strike in every phase: some minutes.")
 @help_option
-def selftest(json_: str | None, junit: str | None, every_phase: bool) -> int:
+def selftest(json_: str | None, junit: str | None, select: str | None, every_phase: bool) -> int:
     """Inject each known fault, and show that it is caught."""
     from dmabuf_mp import selftest as faults
     from dmabuf_mp.reports.output import Output, Targets
@@ -327,13 +328,18 @@ def selftest(json_: str | None, junit: str | None, every_phase: bool) -> int:
     targets = Targets(json=json_, junit=junit)
     if (twice := targets.named_twice()) is not None:
         raise UsageError(f"{twice}: two reports cannot go to one place")
-    show = complain if targets.take_stdout else say
     began = time.monotonic()
     results = []
+
+    def show(line: str) -> None:
+        complain(line, prefix="") if targets.take_stdout else say(line)
+
     with Output(targets, verbosity=-1) as output:
         for ground in faults.grounds():
+            cases = faults.cases(ground, every_phase=every_phase)
+            wanted = {scenario.name for scenario in _select(tuple(c.scenario for c in cases), select)}
             show(f"{ground}:")
-            for result in faults.run(faults.cases(ground, every_phase=every_phase)):
+            for result in faults.run([case for case in cases if case.scenario.name in wanted]):
                 results.append(result)
                 show(faults.line(result))
         return output.finish(faults.report_on(results, time.monotonic() - began))
