@@ -189,14 +189,14 @@ MUTANTS = (
         "context/consuming.py",
         "        if offer.size_bytes != self.size_bytes:",
         "        if False:",
-        CONTEXT,
+        f"{CONTEXT} {DIALOGUE}",
     ),
     Mutant(
         "the offset that the producer says is believed",
         "context/consuming.py",
         "if offer.offset_bytes % 16 or offer.offset_bytes + self.size_bytes > offer.allocated_bytes:",
         "if False:",
-        CONTEXT,
+        f"{CONTEXT} {DIALOGUE}",
     ),
     # The buffer that came.
     Mutant(
