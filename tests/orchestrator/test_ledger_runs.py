@@ -289,8 +289,10 @@ def test_a_buffer_that_outlives_its_scenario_fails_it_by_name(
     def give_away(context: Context) -> None:
         def fill(buffer: Buffer, round_: int) -> None:
             context.fill(buffer, round_)
-            with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sock, buffer.export("dmabuf") as fd:  # type: ignore[attr-defined]
-                socket.send_fds(sock, [b"keep it"], [fd.fileno()], 0, address)
+            with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sock:
+                sock.connect(address)
+                with buffer.export("dmabuf") as fd:  # type: ignore[attr-defined]
+                    socket.send_fds(sock, [b"keep it"], [fd.fileno()])
 
         context.share(fill)
 
@@ -299,6 +301,7 @@ def test_a_buffer_that_outlives_its_scenario_fails_it_by_name(
     leaking = with_role(replace(clean, name="leaking"), "producer", give_away)
     before, leaked, after = run(clean, leaking, replace(clean, name="after")).scenarios
     assert before.outcome is after.outcome is Outcome.PASSED, (before.reason, after.reason)
+    assert leaked.outcome is Outcome.FAILED, leaked.reason
     _, (number,), _, _ = socket.recv_fds(keeper, 16, 1)
     undo.callback(os.close, number)
     kept = dmabuf.identity(number)
