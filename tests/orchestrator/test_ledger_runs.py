@@ -8,6 +8,8 @@ import os
 import re
 import secrets
 import socket
+import subprocess
+import sys
 import threading
 from contextlib import ExitStack
 from dataclasses import replace
@@ -25,6 +27,7 @@ from dmabuf_mp.model import LogLine, Outcome, Silent
 from dmabuf_mp.orchestrator.loop import Loop
 from dmabuf_mp.orchestrator.watch import Watch
 from tests import dmabufs
+from tests.fakecuda import build
 from tests.linux.test_kmsg import write_to_kernel_log
 from tests.orchestrator.making import fan_out, pair, run, same, with_role, worker
 
@@ -155,6 +158,29 @@ def test_what_a_view_keeps_mapped_is_named_though_its_buffer_is_closed() -> None
     ).scenarios
     pid = worker(report, "producer").pid
     assert f"a mapping of {PAGES_BYTES} bytes (/memfd:dmabuf-mp:memfd:{pid} (deleted)" in report.reason
+
+
+def leave_device_memory(context: Context) -> None:
+    context.device.allocate("device", 5000, {})
+
+
+def run_on_gpu() -> None:
+    """Print what came of a leak of a GPU's memory, beside a clean run."""
+    device = pair(producer=Role("producer", device="cuda:0"), consumers=(Role("consumer", device="cuda:1"),))
+    scenarios = device, leaving(device, "consumer[0]", leave_device_memory), device
+    for report in run(*scenarios).scenarios:
+        print(report.outcome, report.reason)
+
+
+def test_device_memory_is_counted_on_the_software_driver() -> None:
+    """On the test double in tests/fakecuda, in a process that is started with it."""
+    command = [sys.executable, "-c", "from tests.orchestrator.test_ledger_runs import *; run_on_gpu()"]
+    environment = {**os.environ, **build.environment()}
+    ran = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    clean, leaked, after = ran.stdout.splitlines()
+    assert clean == after == "passed "
+    assert leaked.startswith("failed consumer[0]: left behind: ")
+    assert leaked.endswith("1 × device memory on cuda:1, 5000 bytes, not closed")
 
 
 # This process.
