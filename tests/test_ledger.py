@@ -48,7 +48,7 @@ def test_a_child_is_seen_until_it_is_reaped() -> None:
 def test_threads_are_named_until_they_are_joined() -> None:
     before = ledger.take()
     end = threading.Event()
-    thread = threading.Thread(target=end.wait, name="forgotten")
+    thread = threading.Thread(target=end.wait, name="forgotten", daemon=True)
     thread.start()
     assert growth(before, ledger.take()) == "thread 'forgotten'"
     end.set()
