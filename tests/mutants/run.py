@@ -12,16 +12,19 @@ import os
 import re
 import shlex
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
 import time
+from contextlib import suppress
 from pathlib import Path
 
+from tests.long.kill import MARK, marked
 from tests.mutants.table import MUTANTS, Mutant
 
 ROOT = Path(__file__).resolve().parents[2]
-LIMIT_S = 300.0
+LIMIT_S = 180.0
 
 
 def run_tests(root: Path, arguments: str) -> tuple[int | None, str]:
@@ -30,7 +33,7 @@ def run_tests(root: Path, arguments: str) -> tuple[int | None, str]:
     with subprocess.Popen(
         command,
         cwd=root,
-        env={**os.environ, "PYTHONPATH": str(root), "PYTHONDONTWRITEBYTECODE": "1"},
+        env={**os.environ, "PYTHONPATH": str(root), "PYTHONDONTWRITEBYTECODE": "1", MARK: root.name},
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -40,9 +43,12 @@ def run_tests(root: Path, arguments: str) -> tuple[int | None, str]:
         try:
             output, _ = child.communicate(timeout=LIMIT_S)
         except subprocess.TimeoutExpired:
-            os.killpg(child.pid, 9)
-            child.communicate()
-            return None, f"nothing within {LIMIT_S:g} s"
+            child.kill()
+            return None, f"no end within {LIMIT_S:g} s"
+        finally:
+            for pid in marked(root.name):  # what a mutant that ends no worker has left
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
     found = re.search(r"^(?:FAILED|ERROR) (?:\S+/)?(\S+)", output, re.MULTILINE)
     return child.returncode, found[1] if found else output.strip()[-300:]
 
@@ -59,7 +65,7 @@ def kill(mutant: Mutant, root: Path) -> tuple[bool, str]:
     finally:
         path.write_text(source)
     # 1 is pytest's status for tests that failed; any other says that the tests themselves could not be run.
-    return status in (1, None), found if status else "SURVIVED"
+    return status in (1, None), "SURVIVED" if status == 0 else found
 
 
 def main() -> int:
