@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from dmabuf_mp.fds import Fd
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
 KMSG = "/dev/kmsg"
 _RECORD_BYTES = 8192  # the kernel's longest; a shorter read fails with EINVAL
@@ -55,11 +55,11 @@ def skip(fd: int) -> None:
     os.lseek(fd, 0, os.SEEK_END)
 
 
-def records(fd: int) -> Iterator[Record]:
+def records(fd: int, read: Callable[[int, int], bytes] = os.read) -> Iterator[Record]:
     """Yield what has been logged since, oldest first, up to now."""
     while True:
         try:
-            yield parse(os.read(fd, _RECORD_BYTES))
+            yield parse(read(fd, _RECORD_BYTES))
         except OSError as error:
             # EPIPE: records were overwritten before they were read; the next one is there.
             if error.errno != errno.EPIPE:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import secrets
 
@@ -61,6 +62,24 @@ def test_faults_are_told_from_the_rest() -> None:
 
     assert found(FAULTS) == list(FAULTS)
     assert found(NO_FAULTS) == []
+
+
+def test_records_that_were_overwritten_are_passed_over_and_the_end_is_the_end() -> None:
+    answers = [
+        b"6,1,0,-;one\n",
+        OSError(errno.EPIPE, ""),
+        b"6,9,0,-;two\n",
+        BlockingIOError(errno.EAGAIN, ""),
+    ]
+
+    def read(fd: int, length: int) -> bytes:
+        answer = answers.pop(0)
+        if isinstance(answer, OSError):
+            raise answer
+        return answer
+
+    assert [record.message for record in kmsg.records(-1, read)] == ["one", "two"]
+    assert answers == []
 
 
 def write_to_kernel_log(message: str) -> None:

@@ -368,6 +368,17 @@ def test_what_the_kernel_logs_meanwhile_is_attached_and_a_fault_noted_beside_a_p
     assert noted == [[], [f"the kernel logged: {fault}"], []]
 
 
+def test_what_was_logged_between_two_scenarios_is_neithers() -> None:
+    token = secrets.token_hex(8)
+
+    class Between(Silent):
+        def scenario_started(self, index: int, total: int, name: str) -> None:
+            write_to_kernel_log(f"dmabuf-mp test {token}")
+
+    reports = run(pair("one"), pair("two"), observer=Between()).scenarios
+    assert not [line for report in reports for line in report.kernel_log if token in line.message]
+
+
 def test_the_kernels_lines_reach_a_caller_by_way_of_the_fresh_interpreter() -> None:
     token = f"dmabuf-mp test {secrets.token_hex(8)}"
     write_to_kernel_log(f"<6>{token}: may it be written?")
