@@ -19,7 +19,7 @@ LAST_STANDARD_FD = 2
 
 def main(services: Services | None = None) -> int:
     """Run the command line and return its exit code; tests hand in doubles of the services."""
-    for number in (signal.SIGINT, signal.SIGTERM):
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(number) is not signal.SIG_IGN:  # ignored for us, by nohup for example
             signal.signal(number, _leave)
     _fill_standard_fds()

@@ -24,6 +24,7 @@ class Findings:
     importer: str | None = None
     passed_over: list[tuple[str, str, str | None, str]] = field(default_factory=list)
     checked_rounds: set[int] = field(default_factory=set)
+    rounds_done: int = 0
     bytes_checked: int = 0
     mismatches: int | None = None
     first: Mismatch | None = None

@@ -21,36 +21,20 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from dmabuf_mp import backends, errors, ledger, roles
-from dmabuf_mp.context import Context
-from dmabuf_mp.findings import Findings, MismatchFound
 from dmabuf_mp.linux import process
 from dmabuf_mp.model import Outcome
+from dmabuf_mp.player import Player, one_line
 from dmabuf_mp.wire import Channel, Kind, json_bytes, read_payload
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from dmabuf_mp.assignment import Part
     from dmabuf_mp.backends.base import Backend, Device
     from dmabuf_mp.board import Board
     from dmabuf_mp.fds import Fd
-    from dmabuf_mp.model import Json, RoleFunction
+    from dmabuf_mp.model import Json
     from dmabuf_mp.wire import Frame
-
-# What an exception out of a role means: the outcome, and the reason code of the report.
-MEANING: tuple[tuple[type[BaseException], Outcome, str], ...] = (
-    (MismatchFound, Outcome.FAILED, "mismatch"),
-    (errors.WrongBuffer, Outcome.FAILED, "wrong_buffer"),
-    (errors.Unsupported, Outcome.SKIPPED, "unsupported"),
-    (errors.PeerGone, Outcome.ERROR, "peer_gone"),
-    (errors.ProtocolError, Outcome.ERROR, "protocol"),
-    (errors.CheckMissing, Outcome.ERROR, "no_check"),
-    (errors.ResourceRefused, Outcome.ERROR, "resource"),
-    (MemoryError, Outcome.ERROR, "resource"),
-    (errors.DriverError, Outcome.ERROR, "driver"),
-    (errors.UsageError, Outcome.ERROR, "role"),
-    (TimeoutError, Outcome.TIMED_OUT, "deadline"),
-)
 
 
 class Worker:
@@ -108,7 +92,7 @@ class Worker:
             except errors.UsageError as error:
                 problems[str(function)] = str(error)
             except BaseException as error:  # noqa: BLE001 - the user's module may raise anything
-                problems[str(function)] = f"role {function!r}: importing it raised {_one_line(error)}"
+                problems[str(function)] = f"role {function!r}: importing it raised {one_line(error)}"
         self._send(Kind.RESULT, problems)
 
     # Assignments.
@@ -188,159 +172,6 @@ class Worker:
 
 
 _libc = ctypes.CDLL(None)
-
-
-class Player:
-    """One part being played: its device, its links, its board, and the result that it owes."""
-
-    def __init__(self, worker: Worker, part: Part, sockets: Sequence[socket.socket], board: Board) -> None:
-        self.outcome, self.code, self.reason = Outcome.PASSED, "ok", ""
-        self._culprit: str | None = None
-        self._worker = worker
-        self._part = part
-        self._board = board
-        self._device: Device | None = None
-        self._role: RoleFunction | None = None
-        self._findings = Findings()
-        self._stop: SystemExit | None = None
-        names = [part.upstream] if part.upstream is not None else []
-        names.extend(peer.label for peer in part.downstream)
-        self._strike: Callable[[str, int], None] | None = None
-        if part.faults:
-            from dmabuf_mp.faults.strike import striker
-
-            self._strike = striker(part.faults)
-        self._channels = [self._link(sock, name) for sock, name in zip(sockets, names, strict=True)]
-
-    def _link(self, sock: socket.socket, name: str) -> Channel:
-        board, patience_s, faults = self._board, self._part.patience_s, self._part.faults
-        if faults:
-            from dmabuf_mp.faults.channel import FaultyChannel
-
-            return FaultyChannel(sock, name, board=board, patience_s=patience_s, faults=faults)
-        return Channel(sock, name, board=board, patience_s=patience_s)
-
-    def open(self) -> None:
-        """Open the part's device; what goes wrong is the part's result."""
-        try:
-            self._enter("start")
-            self._enter("initialise")
-            self._device = self._worker.open_device(self._part.device)
-            if self._part.faults:
-                from dmabuf_mp.faults.device import FaultyDevice
-
-                self._device = FaultyDevice(self._device, self._part.faults)
-            self._worker.ready(self._part.label)
-            self._board.enter("role")
-            self._role = roles.function_of(self._part)
-        except SystemExit as stop:
-            self._stop = stop
-        except BaseException as error:  # noqa: BLE001 - every failure becomes a result
-            self._fail(error)
-
-    def _enter(self, phase: str) -> None:
-        self._board.enter(phase)
-        if self._strike is not None:
-            self._strike(phase, 0)
-
-    def play(self) -> None:
-        """Play the part to its end, whatever that is."""
-        try:
-            if self._device is not None and self._role is not None:
-                context = self._context(self._device)
-                self._findings = context.findings
-                self._board.enter("role")
-                self._role(context)
-                context.finish()
-                self._board.enter("end")
-        except SystemExit as stop:
-            self._stop = stop
-        except BaseException as error:  # noqa: BLE001 - every failure becomes a result
-            self._fail(error)
-        finally:
-            for channel in self._channels:
-                channel.close()
-
-    def end(self) -> None:
-        """Let a role that asked for the worker's exit have it."""
-        if self._stop is not None:
-            raise self._stop
-
-    def result(self) -> dict[str, Json]:
-        """Return what the orchestrator is told."""
-        return {
-            "label": self._part.label,
-            "outcome": self.outcome,
-            "code": self.code,
-            "reason": self.reason[:8192],
-            "culprit": self._culprit,
-            "device_uuid": self._device.info.uuid if self._device is not None else None,
-            "findings": _findings(self._findings),
-        }
-
-    def _fail(self, error: BaseException) -> None:
-        # An undo that fails in its turn, as everything does on a lost device, must not hide the cause.
-        while isinstance(error.__context__, errors.DmabufMpError) and error.__cause__ is None:
-            error = error.__context__
-        self.outcome, self.code = _meaning(error)
-        self.reason = str(error) if self.code != "exception" and str(error) else _one_line(error)
-        self._culprit = self._blame(error)
-        if self.code == "exception":
-            self._worker.log(self._part.label, "error", "".join(traceback.format_exception(error)))
-        if self.code != "mismatch":
-            self._tell_peers()
-
-    def _context(self, device: Device) -> Context:
-        part = self._part
-        first_down = 0 if part.upstream is None else 1
-
-        def log(level: str, message: str) -> None:
-            self._worker.log(part.label, level, message)
-
-        return Context(
-            part,
-            device,
-            upstream=self._channels[0] if first_down else None,
-            downstream=self._channels[first_down:],
-            board=self._board,
-            log=log,
-            strike=self._strike,
-        )
-
-    def _blame(self, error: BaseException) -> str | None:
-        """Return the peer that an error is the fault of: one that is gone, or sent what it may not."""
-        if isinstance(error, (errors.PeerGone, errors.ProtocolError)):
-            return error.peer
-        return self._part.upstream if isinstance(error, errors.WrongBuffer) else None
-
-    def _tell_peers(self) -> None:
-        """Send a fault in place of whatever is due, so that no peer waits for ever."""
-        culprit = self._culprit or self._part.label
-        payload = json_bytes({"kind": self.code, "text": self.reason[:4096], "culprit": culprit})
-        for channel in self._channels:
-            with contextlib.suppress(errors.DmabufMpError, OSError):
-                channel.send(Kind.FAULT, payload, wait=False)
-
-
-def _findings(findings: Findings) -> dict[str, Json]:
-    value = asdict(findings)
-    value["checked_rounds"] = len(findings.checked_rounds)
-    value["passed_over"] = [list(entry) for entry in findings.passed_over[:32]]
-    return value
-
-
-def _meaning(error: BaseException) -> tuple[Outcome, str]:
-    for kind, outcome, code in MEANING:
-        if isinstance(error, kind):
-            return outcome, code
-    return Outcome.ERROR, "exception"
-
-
-def _one_line(error: BaseException) -> str:
-    """Return an exception as one line: its type, its message, and the line that raised it."""
-    text = traceback.format_exception_only(error)[-1].strip()
-    frames = traceback.extract_tb(error.__traceback__)
-    return f"{text} ({frames[-1].filename}:{frames[-1].lineno})" if frames else text
 
 
 def run(control: socket.socket, boards: Sequence[Board], streams: tuple[int, int, int], parent: int) -> None:

@@ -25,6 +25,7 @@ ORDER = (
     "reports",
     "plan",
     "worker",
+    "player",
     "faults",
     "roles",
     "context",

@@ -31,6 +31,8 @@ class Consuming(Relaying):
         """
         if self._incoming is None:
             raise DmabufMpError(f"{self.label} has no producer to receive from")
+        if self.findings.rounds_done:
+            raise DmabufMpError(f"{self.label} has received its buffer already: one receive() is all rounds")
         if self._outgoing is not None:
             self._outgoing.wait_for_go()
         self._incoming.go()
@@ -84,6 +86,7 @@ class Consuming(Relaying):
                     return False
                 with self.phase("ack"):
                     incoming.ack(self._take_ack(round_))
+                self.findings.rounds_done = round_ + 1
             with self.phase("release"):
                 if self._outgoing is not None and self._shared:
                     self._outgoing.wait_released()
@@ -101,7 +104,8 @@ class Consuming(Relaying):
             raise MismatchFound(describe(findings.mismatches, findings.first))
         findings.checked_rounds.clear()
         findings.bytes_checked, findings.mismatches, findings.first = 0, None, None
-        self._last, self._offer = None, None
+        findings.rounds_done = 0
+        self._last, self._offer, self._forwarded = None, None, -1
         self._shared = self._outgoing is None
 
     def _verify(self, offer: Offer) -> None:

@@ -59,6 +59,7 @@ class Core:
         self._offer: tuple[int, Offer, Fd] | None = None
         self._copy: Allocation | None = None
         self._round = 0
+        self._forwarded = -1
         self._strike = strike
 
     def __repr__(self) -> str:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from dmabuf_mp import patterns
 from dmabuf_mp.backends.base import Offer
 from dmabuf_mp.context.core import Core
-from dmabuf_mp.errors import Unsupported
+from dmabuf_mp.errors import DmabufMpError, Unsupported
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -29,6 +29,8 @@ class Producing(Core):
         Raises Unsupported when no path is left, with every reason.
         """
         outgoing = self._require_outgoing()
+        if self._shared:
+            raise DmabufMpError(f"{self.label} has shared its buffer already: one share() is all rounds")
         outgoing.wait_for_go()
         reasons = self._share(fill or self.fill, outgoing)
         if reasons:
@@ -68,6 +70,7 @@ class Producing(Core):
                     refusals = outgoing.offer(number, offer, fd.fileno(), passed_over)
                 if refusals:
                     return refusals
+            self.findings.rounds_done = 1
             self._check_write_back(allocation, 0)
             for round_ in range(1, self.rounds):
                 self._round = round_

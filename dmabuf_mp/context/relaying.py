@@ -25,6 +25,9 @@ class Relaying(Producing):
         Raises Unsupported in round 0 where the consumers further down cannot take it.
         """
         outgoing = self._require_outgoing()
+        if self._forwarded == round_:
+            raise DmabufMpError(f"{self.label} has forwarded round {round_} already")
+        self._forwarded = round_
         if self._part.forward == "copy":
             self._forward_copy(buffer, round_, outgoing)
         elif round_:

@@ -56,7 +56,9 @@ class Loop:
         read, write = self._wake = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
         self._selector.register(read, selectors.EVENT_READ, lambda: self._drain_wakeups(read))
         self._old_handlers[signal.SIGCHLD] = signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-        for number in (signal.SIGINT, signal.SIGTERM):
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            if number == signal.SIGHUP and signal.getsignal(number) is signal.SIG_IGN:
+                continue  # nohup: the terminal may go, and the run stays
             self._old_handlers[number] = signal.signal(number, self._on_signal)
         self._old_wakeup = signal.set_wakeup_fd(write, warn_on_full_buffer=False)
         if self._tied_to is not None:

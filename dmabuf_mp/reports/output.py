@@ -42,7 +42,7 @@ class Targets:
         """Return a target that two reports would overwrite each other in, or None."""
         seen: set[str] = set()
         for target in self._given():
-            place = files.STDOUT if files.is_stdout(target) else os.path.realpath(target)
+            place = files.STDOUT if files.is_stdout(target) else _real(target)
             if place in seen and place != os.devnull:
                 return target
             seen.add(place)
@@ -50,6 +50,13 @@ class Targets:
 
     def _given(self) -> list[str]:
         return [target for target in (self.json, self.junit, self.log) if target]
+
+
+def _real(target: str) -> str:
+    try:
+        return os.path.realpath(target)
+    except OSError:  # the working folder is gone
+        return target
 
 
 class Output:

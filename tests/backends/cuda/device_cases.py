@@ -102,7 +102,7 @@ def a_driver_that_is_too_old_is_told_from_one_that_fails() -> None:
     from dmabuf_mp.backends.cuda import driver
 
     backend().inventory()
-    with raising(Unsupported, "no cuMemGetHandleForAddressRange in the CUDA driver"):
+    with raising(Unsupported, "this CUDA driver has no cuMemGetHandleForAddressRange"):
         driver.Driver()("cuMemGetHandleForAddressRange", 0, 0, driver.enum("CUmemRangeHandleType", 1), 0)
     with raising(DriverError, "CUDA_ERROR_UNSUPPORTED_PTX_VERSION", "older than 525"):
         backend().open("cuda:0")
