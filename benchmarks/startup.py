@@ -12,8 +12,11 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 TURNS = 7
 SMALL = "producer: cpu\nconsumer: cpu\nsize: 16KiB\n"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import traceback
 from dataclasses import asdict
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from dmabuf_mp import errors, roles
 from dmabuf_mp.context import Context
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from dmabuf_mp.backends.base import Device
     from dmabuf_mp.board import Board
     from dmabuf_mp.model import Json, RoleFunction
-    from dmabuf_mp.worker import Worker
 
 # What an exception out of a role means: the outcome, and the reason code of the report.
 MEANING: tuple[tuple[type[BaseException], Outcome, str], ...] = (
@@ -41,10 +40,23 @@ MEANING: tuple[tuple[type[BaseException], Outcome, str], ...] = (
 )
 
 
+class Home(Protocol):
+    """The worker that a part is played in."""
+
+    def open_device(self, selector: str) -> Device:
+        """Open a device once, however many parts use it."""
+
+    def ready(self, label: str) -> None:
+        """Tell the orchestrator that a part's device is open."""
+
+    def log(self, label: str, level: str, message: str) -> None:
+        """Send a line to the scenario's log."""
+
+
 class Player:
     """One part being played: its device, its links, its board, and the result that it owes."""
 
-    def __init__(self, worker: Worker, part: Part, sockets: Sequence[socket.socket], board: Board) -> None:
+    def __init__(self, worker: Home, part: Part, sockets: Sequence[socket.socket], board: Board) -> None:
         self.outcome, self.code, self.reason = Outcome.PASSED, "ok", ""
         self._culprit: str | None = None
         self._worker = worker

@@ -21,7 +21,7 @@ from typing import NamedTuple
 
 import pytest
 
-from dmabuf_mp import api, backends, mismatch, worker
+from dmabuf_mp import api, backends, mismatch, player
 from dmabuf_mp.errors import ScenarioError
 from dmabuf_mp.faults import CATALOGUE, PHASES
 from dmabuf_mp.reports import json_report
@@ -222,7 +222,7 @@ def test_every_field_of_the_report_is_described(heading: str, keys: dict[str, ob
 
 def codes() -> set[str]:
     """Return the reason codes that the program's source names: in `MEANING`, in ends, in refusals."""
-    found = {code for _, _, code in worker.MEANING}
+    found = {code for _, _, code in player.MEANING}
     for tree in sources().values():
         for node in ast.walk(tree):
             values: list[ast.expr] = []
