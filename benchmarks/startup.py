@@ -88,7 +88,7 @@ def main() -> int:
         )
         extra = fan_out - pair
         print(
-            f"{'63 more consumers':44} {extra:8.3f} s  {extra / children:6.2f} × 64 bare forks ({children:.3f} s)"
+            f"{'63 more consumers':40} {extra:8.3f} s  {extra / children:6.2f} × 64 forks ({children:.3f} s)"
         )
         began = time.perf_counter()
         seconds([*program, "run", "-q", str(many)])
