@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import locale
 import subprocess
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -158,8 +159,11 @@ def test_ptx_is_made_of_this_source_and_for_old_drivers() -> None:
 
 
 def test_ptx_is_what_the_compiler_gives() -> None:
+    before = locale.setlocale(locale.LC_ALL)
     try:
         ptx = build_ptx.build(build_ptx.SOURCE.read_bytes())
     except Unsupported as reason:
         pytest.skip(str(reason))
+    finally:
+        locale.setlocale(locale.LC_ALL, before)  # the compiler leaves "C" behind, for the tests that follow
     assert ptx == build_ptx.TARGET.read_text()
