@@ -6,7 +6,6 @@ A fault is caught where the outcome is the right one, the right worker carries i
 from __future__ import annotations
 
 import datetime
-import signal
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -56,6 +55,7 @@ class Result:
     case: Case
     report: ScenarioReport
     wrong: str
+    interrupted_by: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,10 +173,12 @@ def run(chosen: Sequence[Case], *, seed: int = 0) -> Iterator[Result]:
     """Run cases one after the other, and yield what came of each; an interrupt ends them."""
     with Orchestrator(RunSettings(seed=seed)) as orchestrator:
         for case in chosen:
-            report = orchestrator.run((case.scenario,), Silent()).scenarios[0]
-            yield Result(case, report, judge(case, report))
+            whole = orchestrator.run((case.scenario,), Silent())
+            (report,) = whole.scenarios
             if report.observed is Outcome.INTERRUPTED:
+                yield Result(case, report, "", whole.exit_code - 128)
                 return
+            yield Result(case, report, judge(case, report))
 
 
 def report_on(results: Sequence[Result], elapsed_s: float) -> Report:
@@ -184,10 +186,8 @@ def report_on(results: Sequence[Result], elapsed_s: float) -> Report:
     now = datetime.datetime.now(datetime.UTC)
     started_at = (now - datetime.timedelta(seconds=elapsed_s)).isoformat(timespec="milliseconds")
     scenarios = tuple(_verdict(result) for result in results)
-    interrupted = any(one.outcome is Outcome.INTERRUPTED for one in scenarios)
-    code = exit_code(
-        tuple(one.outcome for one in scenarios), interrupted_by=signal.SIGINT if interrupted else None
-    )
+    interrupted_by = next((result.interrupted_by for result in results if result.interrupted_by), None)
+    code = exit_code(tuple(one.outcome for one in scenarios), interrupted_by=interrupted_by)
     return Report(started_at, elapsed_s, code, {}, scenarios)
 
 
@@ -205,7 +205,7 @@ def line(result: Result) -> str:
     """Say in one line what was injected, what was reported, whether that is right, and the time."""
     report = result.report
     said = f"{report.observed}: {report.reason}" if report.reason else str(report.observed)
-    right = f"WRONG ({result.wrong})" if result.wrong else "right"
+    right = f"WRONG ({result.wrong})" if result.wrong else "cut" if result.interrupted_by else "right"
     return f"{right:5}  {report.elapsed_s:6.2f} s  {report.name}  →  {said}"
 
 

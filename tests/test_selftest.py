@@ -153,8 +153,23 @@ def test_the_fold_of_no_result_and_of_an_interrupt() -> None:
     assert selftest.report_on([], 0.0).exit_code == 77
     (good,) = results("exit_0")
     stopped = replace(good.report, observed=Outcome.INTERRUPTED, outcome=Outcome.INTERRUPTED)
-    report = selftest.report_on([good, Result(good.case, stopped, "whatever")], 1.0)
-    assert report.exit_code == 128 + signal.SIGINT
+    for number in (signal.SIGINT, signal.SIGTERM):
+        report = selftest.report_on([good, Result(good.case, stopped, "", number)], 1.0)
+        assert report.exit_code == 128 + number
+        assert [one.outcome for one in report.scenarios] == [Outcome.PASSED, Outcome.INTERRUPTED]
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupt_ends_the_self_test_and_is_no_fault_that_was_not_caught(number: signal.Signals) -> None:
+    found = []
+    for result in selftest.run([case("exit_0"), case("exit_3"), case("raise")]):
+        found.append(result)
+        if len(found) == 1:
+            signal.raise_signal(number)
+    assert [result.wrong for result in found] == ["", ""]
+    assert selftest.line(found[1]).startswith("cut ")
+    report = selftest.report_on(found, 1.0)
+    assert report.exit_code == 128 + number
     assert [one.outcome for one in report.scenarios] == [Outcome.PASSED, Outcome.INTERRUPTED]
 
 
