@@ -34,7 +34,7 @@ def convict(ends: Sequence[End]) -> list[End]:
     judged = []
     for end in ends:
         charge = charges.get(end.label)
-        if charge is not None and (end.outcome is Outcome.PASSED or end.code == "peer_gone"):
+        if charge is not None and (end.outcome is Outcome.PASSED or end.code in ("peer_gone", *CHARGES)):
             judged.append(End(end.label, charge.outcome, charge.code, f"{charge.label}: {charge.reason}"))
         elif end.code in CHARGES and end.culprit:
             judged.append(End(end.label, Outcome.ERROR, "peer_gone", end.reason, end.culprit))

@@ -75,6 +75,17 @@ def test_who_sent_what_may_not_be_sent_is_charged_with_it() -> None:
     assert judge(convict([crash, noticed])) == (CRASHED, "killed", "producer: killed by SIGSEGV")
 
 
+def test_two_that_both_sent_what_may_not_be_sent_both_carry_it() -> None:
+    one = End("producer", ERROR, "protocol", "consumer[0] sent frame 1", "consumer[0]")
+    other = End("consumer[0]", ERROR, "protocol", "producer sent frame 0", "producer")
+    ends = convict([one, other])
+    assert [(end.label, end.code, end.reason) for end in ends] == [
+        ("producer", "protocol", "consumer[0]: producer sent frame 0"),
+        ("consumer[0]", "protocol", "producer: consumer[0] sent frame 1"),
+    ]
+    assert judge(ends) == (ERROR, "protocol", "producer: consumer[0]: producer sent frame 0")
+
+
 def test_stuck_is_who_waits_for_nobody_that_is_not_done() -> None:
     table: dict[tuple[tuple[str, str | None], ...], set[str]] = {
         (("a", None),): {"a"},
