@@ -182,7 +182,7 @@ MUTANTS = (
         f"{CONTEXT} {STRIKING}",
     ),
     Mutant(
-        "finish() is skipped", "worker.py", "                context.finish()\n", "", f"{FAULTS} {STRIKING}"
+        "finish() is skipped", "player.py", "                context.finish()\n", "", f"{FAULTS} {STRIKING}"
     ),
     Mutant(
         "the size that the producer says is believed",
