@@ -3,8 +3,8 @@
 
 The guest sees this machine's files, read-only over virtiofs, so nothing is installed and no
 image is built; /tmp, /run and /dev/shm are fresh, and --keep makes one folder writable.  The
-command runs as root in the current folder, with PATH and what --env sets.  Its output comes
-through as it is written, and its exit code is the exit code, but for
+command runs as root in the current folder, which is there wherever it lies, with PATH and what
+--env sets.  Its output comes through as it is written, and its exit code is the exit code, but for
 
   124  the time was up, and the guest was ended,
   125  the guest ended without an exit code (a panic, a restart), or could not be started;
@@ -59,6 +59,9 @@ MOUNT_ATTR_RDONLY = 1
 AT_FDCWD, AT_RECURSIVE = -100, 0x8000
 SYS_MOUNT_SETATTR = 442
 
+IN_GUEST = "/root"  # where the guest has this machine's files while it mounts what belongs over them
+FRESH = [Path(name) for name in ("/", "/tmp", "/run", "/dev/shm")]  # what it has of its own
+
 libc = ctypes.CDLL(None, use_errno=True)
 
 
@@ -107,8 +110,11 @@ def boot(job: Job) -> int:
         raise prepare.CannotBoot("sharing this machine's files with the guest needs root: run it with sudo")
     folder = prepare.prepare(job.release)
     files: dict[str, bytes | None] = {"job": job.script().encode()}
+    here = Path.cwd()
+    if here not in FRESH:
+        files["show"] = f"{IN_GUEST}{here}".encode()
     if job.keep:
-        files["keep"] = bytes(job.keep)
+        files["keep"] = f"{IN_GUEST}{job.keep}".encode()
     with ExitStack() as stack:
         initramfs = MemoryFile(stack, (folder / "initramfs").read_bytes() + prepare.pack(files))
         output, status, console, log = (MemoryFile(stack) for _ in range(4))

@@ -1,8 +1,9 @@
 /* PID 1 of the test guest.
  *
  * It starts in an initramfs that holds this program, the kernel modules to load
- * (/modules, in the order of their names) and two small files from the launcher:
- * /job, the shell commands to run, and, where a folder is to be writable, /keep, its path.
+ * (/modules, in the order of their names) and small files from the launcher:
+ * /job, the shell commands to run; /show, the path of the folder that they run in, and, where
+ * a folder is to be writable, /keep, its path.
  * It mounts the host's files, runs the job there, reports its exit code and restarts,
  * which ends the emulator.  Whatever stops it before that leaves no exit code. */
 #define _GNU_SOURCE
@@ -23,7 +24,6 @@
 #include <unistd.h>
 
 #define ROOT "/root" /* where the host's files are mounted before they become / */
-#define STASH "/stash"
 #define OUTPUT_PORT "/dev/vport0p1"
 #define STATUS_PORT "/dev/vport0p2"
 
@@ -76,14 +76,26 @@ static void make_folders(char *path) {
     mkdir(path, 0755);
 }
 
+/* Holds a folder of the host's, or puts it back: it may lie in one that is covered in between. */
+static void hold(const char *folder, const char *place) {
+    if (folder && (mkdir(place, 0755) || mount(folder, place, NULL, MS_BIND, NULL)))
+        die(folder);
+}
+
+static void put_back(char *folder, const char *place) {
+    if (!folder)
+        return;
+    make_folders(folder);
+    if (mount(place, folder, NULL, MS_MOVE, NULL))
+        die(folder);
+}
+
 /* The host's files, read-only but for the folder to keep, with fresh temporary folders. */
-static void mount_root(const char *keep) {
-    char kept[4096];
-    snprintf(kept, sizeof kept, ROOT "%s", keep ? keep : "");
+static void mount_root(char *show, char *keep) {
     if (mount("host", ROOT, "virtiofs", 0, NULL))
         die(ROOT);
-    if (keep && (mkdir(STASH, 0755) || mount(kept, STASH, NULL, MS_BIND, NULL)))
-        die(kept);
+    hold(show, "/show-held");
+    hold(keep, "/keep-held");
     if (mount(NULL, ROOT, NULL, MS_REMOUNT | MS_BIND | MS_RDONLY, NULL))
         die("read-only " ROOT);
     mount_new("proc", ROOT "/proc", NULL);
@@ -94,11 +106,8 @@ static void mount_root(const char *keep) {
     mount_new("tmpfs", ROOT "/dev/shm", "mode=1777");
     mount_new("tmpfs", ROOT "/run", "mode=755");
     mount_new("tmpfs", ROOT "/tmp", "mode=1777");
-    if (keep) { /* put back last: it may lie in a folder that is now covered */
-        make_folders(kept);
-        if (mount(STASH, kept, NULL, MS_MOVE, NULL))
-            die(kept);
-    }
+    put_back(show, "/show-held");
+    put_back(keep, "/keep-held");
     if (chdir(ROOT) || mount(".", "/", NULL, MS_MOVE, NULL) || chroot(".") || chdir("/"))
         die("chroot");
     symlink("/proc/self/fd", "/dev/fd");
@@ -151,11 +160,11 @@ static int run(const char *job) {
 
 int main(void) {
     setvbuf(stdout, NULL, _IOLBF, 0);
-    char *job = read_file("/job"), *keep = read_file("/keep");
+    char *job = read_file("/job"), *show = read_file("/show"), *keep = read_file("/keep");
     if (!job)
         die("/job");
     load_modules();
-    mount_root(keep);
+    mount_root(show, keep);
     loopback_up();
     int port = open_port(STATUS_PORT);
     puts("init: running the job");
