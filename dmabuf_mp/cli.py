@@ -221,8 +221,7 @@ def run(
     from dmabuf_mp.reports.output import Output, Targets
 
     targets = Targets(json=json_, junit=junit, log=log)
-    if (twice := targets.named_twice()) is not None:
-        raise UsageError(f"{twice}: two reports cannot go to one place")
+    targets.validate()
     run_seed = int.from_bytes(os.urandom(4)) if seed is None else seed
     settings = RunSettings(
         seed=run_seed,
@@ -326,8 +325,7 @@ def selftest(json_: str | None, junit: str | None, select: str | None, every_pha
     from dmabuf_mp.reports.output import Output, Targets
 
     targets = Targets(json=json_, junit=junit)
-    if (twice := targets.named_twice()) is not None:
-        raise UsageError(f"{twice}: two reports cannot go to one place")
+    targets.validate()
     began = time.monotonic()
     results = []
 

@@ -233,9 +233,24 @@ def test_a_full_disk_for_each_report_is_told_and_the_verdict_printed() -> None:
         assert f"dmabuf-mp: {flag} /dev/full: the {what} could not be written: No space left" in result.stderr
 
 
-@pytest.mark.parametrize("name", ["missing/r.json", "file/r.json", "", "x" * 300])
-def test_a_report_that_cannot_be_written_is_told(tmp_path: Path, name: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "problem"),
+    [("missing/r.json", "there is no folder"), ("file/r.json", "there is no folder"), ("", "it is a folder")],
+)
+def test_a_report_without_a_place_is_refused_before_anything_runs(
+    tmp_path: Path, name: str, problem: str
+) -> None:
     (tmp_path / "file").write_text("")
+    for flag in ("--json", "--junit", "--log"):
+        result = cli("run", "passed", flag, f"{tmp_path}/{name}")
+        assert result.returncode == 2
+        assert not result.stdout
+        assert f"dmabuf-mp: {flag} {tmp_path}/{name}: {problem}" in result.stderr
+        assert "Traceback" not in result.stderr
+
+
+def test_a_report_that_cannot_be_written_is_told(tmp_path: Path) -> None:
+    name = "x" * 300
     for flag in ("--json", "--junit", "--log"):
         result = cli("run", "passed", flag, f"{tmp_path}/{name}")
         assert result.returncode == 1

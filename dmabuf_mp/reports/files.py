@@ -35,6 +35,18 @@ def stdout_fd() -> int:
     return 1
 
 
+def impossible(target: str) -> str | None:
+    """Say why nothing can ever be written to a target, or return None."""
+    if target == STDOUT:
+        return None
+    if os.path.isdir(target):  # noqa: PTH112 - answers for every path, Path raises
+        return "it is a folder"
+    folder = os.path.dirname(target) or "."  # noqa: PTH120
+    if not os.path.isdir(folder):  # noqa: PTH112
+        return f"there is no folder {folder!r}"
+    return None if target else "it has no name"
+
+
 def replaceable(target: str) -> bool:
     """Tell whether a target can be written again and again: it is absent, or a regular file of its own."""
     if target == STDOUT or _standard_stream(target) is not None:

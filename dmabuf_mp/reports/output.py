@@ -8,6 +8,7 @@ import sys
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from dmabuf_mp.errors import UsageError
 from dmabuf_mp.reports import files, json_report, junit
 from dmabuf_mp.reports.files import ReportFile
 from dmabuf_mp.reports.log import LogFile
@@ -36,20 +37,23 @@ class Targets:
     @property
     def take_stdout(self) -> bool:
         """Whether a report has standard output for itself, so that tables must go elsewhere."""
-        return any(files.is_stdout(target) for target in self._given())
+        return any(files.is_stdout(target) for _, target in self.given())
 
-    def named_twice(self) -> str | None:
-        """Return a target that two reports would overwrite each other in, or None."""
+    def validate(self) -> None:
+        """Raise UsageError where a report has no place to go, or two would overwrite each other."""
         seen: set[str] = set()
-        for target in self._given():
+        for flag, target in self.given():
+            if (problem := files.impossible(target)) is not None:
+                raise UsageError(f"{flag} {target}: {problem}; expected a file in a folder that is there")
             place = files.STDOUT if files.is_stdout(target) else _real(target)
             if place in seen and place != os.devnull:
-                return target
+                raise UsageError(f"{target}: two reports cannot go to one place")
             seen.add(place)
-        return None
 
-    def _given(self) -> list[str]:
-        return [target for target in (self.json, self.junit, self.log) if target]
+    def given(self) -> list[tuple[str, str]]:
+        """Return the flags that were given, with their targets."""
+        flags = (("--json", self.json), ("--junit", self.junit), ("--log", self.log))
+        return [(flag, target) for flag, target in flags if target is not None]
 
 
 def _real(target: str) -> str:
