@@ -35,8 +35,11 @@ def load(paths: Sequence[str | os.PathLike[str]]) -> tuple[Scenario, ...]:
     """
     scenarios: list[Scenario] = []
     problems: list[Problem] = []
-    for given in paths:
+    for number, given in enumerate(paths):
         path = os.fspath(given)
+        if path == sources.STDIN and given in paths[:number]:
+            problems.append(Problem(path, 1, 1, "standard input is there once: name it once"))
+            continue
         try:
             files = sources.files(path)
         except sources.Unreadable as error:

@@ -174,6 +174,12 @@ def test_standard_input(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (scenario.name, scenario.file) == ("stdin", "-")
 
 
+def test_standard_input_given_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(GOOD.encode())))
+    with pytest.raises(ScenarioError, match="^-:1:1: standard input is there once: name it once$"):
+        load(["-", "-"])
+
+
 def test_standard_input_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     with Path("/dev/zero").open() as zero:
         monkeypatch.setattr(sys, "stdin", zero)
