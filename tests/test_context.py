@@ -95,6 +95,34 @@ def test_a_roles_own_fill_is_what_the_consumer_gets(consumer: Script) -> None:
     assert os.pread(consumer.fds[0].fileno(), 4, 0) == b"abc\xff"  # and what nobody wrote is poison
 
 
+def test_a_memory_that_a_roles_own_fill_cannot_write_is_passed_over(consumer: Script) -> None:
+    consumer.go().acks(0).says(Kind.RELEASED)
+    device = PickyDevice()
+
+    def fill(buffer: Buffer, round_: int) -> None:
+        if len(device.held) == 1:
+            raise Unsupported("not into this one")
+        role.fill(buffer, round_)
+
+    role = context(device, downstream=(consumer,))
+    role.share(fill)
+    role.finish()
+    assert consumer.heard() == ["offer"]
+    assert role.findings.attempt == ("second", "memfd")
+    assert role.findings.passed_over == [("first", "memfd", None, "not into this one")]
+    assert device.holds == 0
+
+
+def test_a_role_whose_fill_can_write_no_memory_skips_with_every_reason(consumer: Script) -> None:
+    def fill(buffer: Buffer, round_: int) -> None:
+        raise Unsupported("not into any")
+
+    role = context(PickyDevice(), downstream=(consumer.go(),))
+    with pytest.raises(Unsupported, match="first/memfd: not into any; second/memfd: not into any"):
+        role.share(fill)
+    assert consumer.heard()[0].startswith("none ")
+
+
 def test_a_role_that_gives_up_after_it_has_acked_is_in_error(producer: Script) -> None:
     def each(buffer: Buffer, round_: int) -> None:
         role.check(buffer, 0)

@@ -25,7 +25,8 @@ class Producing(Core):
     def share(self, fill: Step | None = None) -> None:
         """Share one buffer with every consumer, for all rounds, along the first path that works.
 
-        `fill(buffer, round)` writes a round's data; without it the scenario's pattern is written.
+        `fill(buffer, round)` writes a round's data; without it the scenario's pattern is written. Where it
+        raises Unsupported in round 0, the next path is tried.
         Raises Unsupported when no path is left, with every reason.
         """
         outgoing = self._require_outgoing()
@@ -51,25 +52,21 @@ class Producing(Core):
     def _share_by(
         self, number: int, attempt: Attempt, fill: Step, outgoing: Outgoing, passed_over: Sequence[str]
     ) -> list[str]:
-        try:
-            with self.phase("export"):
-                allocation = self._allocate(attempt)
-        except Unsupported as reason:
-            return [self._pass_over(attempt, None, reason)]
-        with contextlib.closing(allocation):
+        with contextlib.ExitStack() as undo:
             try:
                 with self.phase("export"):
-                    fd = allocation.export(attempt.handle)
+                    allocation = undo.enter_context(contextlib.closing(self._allocate(attempt)))
+                    fd = undo.enter_context(allocation.export(attempt.handle))
+                fill(allocation, 0)
             except Unsupported as reason:
                 return [self._pass_over(attempt, None, reason)]
-            with fd:
-                fill(allocation, 0)
-                self._settle(attempt, allocation)
-                offer = self._describe(attempt, allocation)
-                with self.phase("send"):
-                    refusals = outgoing.offer(number, offer, fd.fileno(), passed_over)
-                if refusals:
-                    return refusals
+            self._settle(attempt, allocation)
+            offer = self._describe(attempt, allocation)
+            with self.phase("send"):
+                refusals = outgoing.offer(number, offer, fd.fileno(), passed_over)
+            if refusals:
+                return refusals
+            fd.close()
             self.findings.rounds_done = 1
             self._check_write_back(allocation, 0)
             for round_ in range(1, self.rounds):

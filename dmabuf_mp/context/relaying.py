@@ -70,9 +70,9 @@ class Relaying(Producing):
                     allocation = self._allocate(attempt)
                     undo.callback(allocation.close)
                     fd = undo.enter_context(allocation.export(attempt.handle))
+                self.device.copy(source, allocation)
             except Unsupported as reason:
                 return [self._pass_over(attempt, None, reason)]
-            self.device.copy(source, allocation)
             offer = self._describe(attempt, allocation)
             with self.phase("send"):
                 refusals = outgoing.offer(number, offer, fd.fileno(), passed_over)
