@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
+import threading
 from functools import cache
 from typing import TYPE_CHECKING
 
@@ -36,5 +37,11 @@ def of(selector: str) -> Paths:
 
 def load(prefix: str) -> Backend:
     """Import a backend's live half (a worker's business) and return it."""
+    start = paths()[prefix].start_driver
+    starting = threading.Thread(target=start, name=f"{prefix} driver")
+    if start is not None:
+        starting.start()
     backend: Backend = importlib.import_module(f"{__name__}.{prefix}.backend").BACKEND
+    if start is not None:
+        starting.join()
     return backend

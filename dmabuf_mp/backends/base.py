@@ -54,7 +54,8 @@ class Paths:
     where the author named none; `by_name_only` paths are never entered on our own accord.
     `selector_error` says what is wrong with a device selector, or None. `resolve` picks the device that a
     selector names among those that are there, or raises Unsupported. `qualifies` says whether, by their
-    attributes alone, a pair of devices can share a memory; it only orders the search.
+    attributes alone, a pair of devices can share a memory; it only orders the search. `start_driver` begins
+    in a worker what takes the driver longest, while the live half is being imported; it reports nothing.
     """
 
     prefix: str
@@ -67,6 +68,7 @@ class Paths:
     qualifies: Callable[[str, DeviceInfo, DeviceInfo], bool] = always_qualifies
     by_name_only: frozenset[Path] = frozenset()
     options: tuple[Option, ...] = ()
+    start_driver: Callable[[], None] | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
+import os
 import re
 
 from dmabuf_mp.backends.base import Option, Paths
@@ -21,6 +24,13 @@ def selector_error(selector: str) -> str | None:
     if SELECTOR.fullmatch(selector):
         return None
     return f"unknown device {selector!r}: expected {SELECTOR_HELP}"
+
+
+def start_driver() -> None:
+    """Call cuInit, which takes as long as importing the bindings; they call it again, and report."""
+    os.environ["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL("libcuda.so.1").cuInit(0)
 
 
 PATHS = Paths(
@@ -60,4 +70,5 @@ PATHS = Paths(
             "Ask for a dma-buf that is mapped over PCIe (GPUDirect), where the driver can.",
         ),
     ),
+    start_driver=start_driver,
 )

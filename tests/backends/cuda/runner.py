@@ -13,7 +13,8 @@ import sys
 import tempfile
 import traceback
 
-from dmabuf_mp import backends
+import dmabuf_mp.backends.cpu.backend
+import dmabuf_mp.backends.cuda.backend  # noqa: F401  (load() would begin to start the driver, too)
 from tests.backends.cuda import device_cases, memory_cases  # noqa: F401  (they register their cases)
 from tests.backends.cuda.double import CASES
 
@@ -46,8 +47,6 @@ def run(name: str) -> tuple[int, str]:
 
 
 def main() -> None:
-    for prefix in ("cuda", "cpu"):
-        backends.load(prefix)
     for name in CASES:
         status, output = run(name)
         print(json.dumps({"name": name, "status": status, "output": output}), flush=True)
