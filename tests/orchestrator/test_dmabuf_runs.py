@@ -79,8 +79,8 @@ def test_a_user_without_permission_gets_a_skip_with_the_udev_rule_and_the_next_p
     assert "cpu_fan_out: passed: memfd/memfd/mmap" in said
     for name, node in (("cpu_udmabuf", "/dev/udmabuf"), ("cpu_dma_heap", "/dev/dma_heap/system")):
         refused = (
-            rf"no permission to open {node} (mode 0600, group root): be root, or give a group access by a udev"
-            rf' rule in /etc/udev/rules.d: KERNEL=="{Path(node).name}", GROUP="video", MODE="0660"'
+            f"no permission to open {node} (mode 0600, group root): be root, or give a group access by a"
+            f' udev rule in /etc/udev/rules.d: KERNEL=="{Path(node).name}", GROUP="video", MODE="0660"'
         )
         assert f"{name}: skipped: None producer: {name[4:]}/dmabuf: {refused}" in said
         assert f"{name[4:]}/dmabuf/mmap: producer: {refused}" in said
