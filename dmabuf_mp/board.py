@@ -8,7 +8,8 @@ from __future__ import annotations
 import mmap
 
 _FIELD_BYTES = 128
-_PHASE, _PEER, _DUE, _LAST = range(4)
+_PHASE, _PEER, _DUE, _LAST, _PATH = range(5)
+_STRUCK = 8 * _FIELD_BYTES  # from here on a byte for each fault
 
 
 class Board:
@@ -29,7 +30,7 @@ class Board:
 
     def clear(self) -> None:
         """Forget everything: a new assignment starts."""
-        self._page[: 4 * _FIELD_BYTES] = bytes(4 * _FIELD_BYTES)
+        self._page[:] = bytes(mmap.PAGESIZE)
 
     def enter(self, phase: str) -> None:
         """Say which phase the worker is in; it waits for nobody."""
@@ -45,6 +46,23 @@ class Board:
         """Say which frame came last; the worker waits for nobody."""
         self._page[_PEER * _FIELD_BYTES] = 0
         self._write(_LAST, f"'{kind}' from {peer}")
+
+    def trying(self, path: str) -> None:
+        """Say which path is being taken: `memory/handle/importer`, or nothing."""
+        self._write(_PATH, path)
+
+    def strike(self, fault: int) -> None:
+        """Say that the part's fault of that number strikes."""
+        self._page[_STRUCK + fault] = 1
+
+    def has_struck(self, fault: int) -> bool:
+        """Whether the part's fault of that number has struck."""
+        return bool(self._page[_STRUCK + fault])
+
+    @property
+    def path(self) -> str:
+        """The path that the part has tried last, and was not refused; or an empty text."""
+        return self._read(_PATH)
 
     @property
     def phase(self) -> str:

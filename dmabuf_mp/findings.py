@@ -20,8 +20,6 @@ class Findings:
     """What a role found out, for the report; paths and checks are this role's own side of its links."""
 
     allocated_bytes: int | None = None
-    attempt: tuple[str, str] | None = None
-    importer: str | None = None
     passed_over: list[tuple[str, str, str | None, str]] = field(default_factory=list)
     checked_rounds: set[int] = field(default_factory=set)
     rounds_done: int = 0

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from dmabuf_mp.assignment import Part
     from dmabuf_mp.backends.base import Device
     from dmabuf_mp.board import Board
-    from dmabuf_mp.model import Json, RoleFunction
+    from dmabuf_mp.model import Fault, Json, RoleFunction
 
 # What an exception out of a role means: the outcome, and the reason code of the report.
 MEANING: tuple[tuple[type[BaseException], Outcome, str], ...] = (
@@ -72,7 +72,7 @@ class Player:
         if part.faults:
             from dmabuf_mp.faults.strike import striker
 
-            self._strike = striker(part.faults)
+            self._strike = striker(part.faults, self._struck)
         self._channels = [self._link(sock, name) for sock, name in zip(sockets, names, strict=True)]
 
     def _link(self, sock: socket.socket, name: str) -> Channel:
@@ -80,8 +80,15 @@ class Player:
         if faults:
             from dmabuf_mp.faults.channel import FaultyChannel
 
-            return FaultyChannel(sock, name, board=board, patience_s=patience_s, faults=faults)
+            return FaultyChannel(
+                sock, name, board=board, patience_s=patience_s, faults=faults, struck=self._struck
+            )
         return Channel(sock, name, board=board, patience_s=patience_s)
+
+    def _struck(self, fault: Fault) -> None:
+        for number, one in enumerate(self._part.faults):
+            if one == fault:
+                self._board.strike(number)
 
     def open(self) -> None:
         """Open the part's device; what goes wrong is the part's result."""
@@ -92,7 +99,7 @@ class Player:
             if self._part.faults:
                 from dmabuf_mp.faults.device import FaultyDevice
 
-                self._device = FaultyDevice(self._device, self._part.faults)
+                self._device = FaultyDevice(self._device, self._part.faults, self._struck)
             self._worker.ready(self._part.label)
             self._board.enter("role")
             self._role = roles.function_of(self._part)

@@ -211,6 +211,8 @@ def line(result: Result) -> str:
 
 def judge(case: Case, report: ScenarioReport) -> str:
     """Say why a fault was not caught, or an empty text."""
+    if report.reason_code == "fault_not_struck":
+        return report.reason
     if report.observed is not case.kind.outcome:
         return f"expected {case.kind.outcome}, observed {report.observed}: {report.reason}"
     ends = {

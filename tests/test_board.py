@@ -40,3 +40,14 @@ def test_a_shorter_text_leaves_nothing_of_a_longer_one_and_a_long_one_is_cut() -
     assert board.phase == "y" * 128
     board.waiting("consumer[0]", "ack")
     assert (board.peer, board.due) == ("consumer[0]", "ack")
+
+
+def test_what_struck_and_which_path_was_taken_is_kept_until_it_is_cleared() -> None:
+    board = Board()
+    board.strike(1)
+    board.trying("memfd/memfd/mmap")
+    board.enter("check")
+    assert [board.has_struck(number) for number in range(3)] == [False, True, False]
+    assert board.path == "memfd/memfd/mmap"
+    board.clear()
+    assert (board.has_struck(1), board.path) == (False, "")

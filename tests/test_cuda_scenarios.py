@@ -114,6 +114,7 @@ def test_a_crash_in_an_import_asked_for_by_name_is_contained_and_told_with_its_s
     assert scenario["reason"] == "consumer[0]: killed by SIGSEGV in phase 'import'"
     stack = "\n".join(line["message"] for line in consumer["log"] if line["level"] == "stack")
     assert "importers.py" in stack
+    assert scenario["path"] == {"memory": "device", "handle": "posix_fd", "importer": "external_memory"}
 
 
 def test_a_hang_in_an_import_asked_for_by_name_is_ended_by_the_deadline() -> None:

@@ -146,6 +146,8 @@ def test_what_is_judged() -> None:
     assert judge(good.case, late) == "caught after 11.0 s, later than 10 s"
     at_start = replace(good.case, phase="start")
     assert judge(at_start, late) == ""
+    unstruck = replace(good.report, reason_code="fault_not_struck", reason="never struck")
+    assert judge(good.case, unstruck) == "never struck"
     assert judge(good.case, replace(good.report, observed=Outcome.SKIPPED)).startswith("expected crashed,")
 
 

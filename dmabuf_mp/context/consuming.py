@@ -106,6 +106,7 @@ class Consuming(Relaying):
         findings.bytes_checked, findings.mismatches, findings.first = 0, None, None
         findings.rounds_done = 0
         self._last, self._offer, self._forwarded = None, None, -1
+        self._board.trying("")
         self._shared = self._outgoing is None
 
     def _verify(self, offer: Offer) -> None:
@@ -123,16 +124,14 @@ class Consuming(Relaying):
     def _import(self, attempt: Attempt, fd: Fd, offer: Offer) -> Buffer | str:
         """Import the fd by the first importer that works; a text says why none does."""
         reasons = []
-        with self.phase("import"):
-            for importer in attempt.importers:
-                try:
-                    buffer = self.device.import_fd(importer, fd.duplicate(), offer)
-                except Unsupported as reason:
-                    reasons.append(self._pass_over(attempt, importer, reason))
-                else:
-                    self.findings.importer = importer
-                    self.findings.attempt = (attempt.memory, attempt.handle)
-                    return buffer
+        for importer in attempt.importers:
+            self._board.trying(f"{attempt.memory}/{attempt.handle}/{importer}")
+            try:
+                with self.phase("import"):
+                    return self.device.import_fd(importer, fd.duplicate(), offer)
+            except Unsupported as reason:
+                self._board.trying("")
+                reasons.append(self._pass_over(attempt, importer, reason))
         return "; ".join(reasons) or "no importer of this device takes it"
 
     def _take_ack(self, round_: int) -> Ack:

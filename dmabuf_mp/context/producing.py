@@ -60,7 +60,7 @@ class Producing(Core):
                 fill(allocation, 0)
             except Unsupported as reason:
                 return [self._pass_over(attempt, None, reason)]
-            self._settle(attempt, allocation)
+            self._settle(allocation)
             offer = self._describe(attempt, allocation)
             with self.phase("send"):
                 refusals = outgoing.offer(number, offer, fd.fileno(), passed_over)
@@ -92,8 +92,7 @@ class Producing(Core):
             self.device.info.uuid,
         )
 
-    def _settle(self, attempt: Attempt, allocation: Allocation) -> None:
-        self.findings.attempt = (attempt.memory, attempt.handle)
+    def _settle(self, allocation: Allocation) -> None:
         self.findings.allocated_bytes = allocation.allocated_bytes
         self.findings.notes.extend(f"{self.label}: {note}" for note in allocation.notes)
 

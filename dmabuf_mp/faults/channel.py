@@ -34,9 +34,11 @@ class FaultyChannel(Channel):
         board: Board | None,
         patience_s: float | None,
         faults: Sequence[Fault],
+        struck: Callable[[Fault], None],
     ) -> None:
         super().__init__(sock, peer, board=board, patience_s=patience_s)
         self._faults = [fault for fault in faults if CATALOGUE[fault.kind].group in ("wire", "fd")]
+        self._struck = struck
         self._round = -1
 
     def send(self, kind: Kind, payload: bytes = b"", fds: Sequence[int] = (), *, wait: bool = True) -> None:
@@ -47,16 +49,20 @@ class FaultyChannel(Channel):
             for fault in self._faults:
                 if (fault.phase, fault.round) == (phase, self._round):
                     if CATALOGUE[fault.kind].group == "wire":
+                        self._struck(fault)
                         self._spoil(fault.kind, kind, payload, fds)
                         return
                     if kind is Kind.OFFER and fault.kind in _FDS:
+                        self._struck(fault)
                         self._send_other_fds(fault.kind, payload, fds)
                         return
         super().send(kind, payload, fds, wait=wait)
 
     def receive(self, *due: Kind, end_is_due: bool = False, wait: bool = True) -> Frame | None:
         """Receive as ever, unless the fault is that no fd can come."""
-        if Kind.OFFER in due and any(fault.kind == "no_fds_left" for fault in self._faults):
+        starving = [fault for fault in self._faults if fault.kind == "no_fds_left"]
+        if Kind.OFFER in due and starving:
+            self._struck(starving[0])
             free = os.dup(0)
             os.close(free)
             limits = resource.getrlimit(resource.RLIMIT_NOFILE)

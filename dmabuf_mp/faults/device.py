@@ -20,13 +20,19 @@ _PAGE_BYTES = 4096
 class FaultyDevice:
     """A device in front of the real one."""
 
-    def __init__(self, device: Device, faults: Sequence[Fault]) -> None:
+    def __init__(self, device: Device, faults: Sequence[Fault], struck: Callable[[Fault], None]) -> None:
         self.info = device.info
         self._device = device
         self._faults = faults
+        self._struck = struck
 
-    def _has(self, kind: str, t: int) -> bool:
-        return any(fault.kind == kind and fault.round == t // 2 for fault in self._faults)
+    def _strikes(self, kind: str, round_: int | None) -> bool:
+        """Whether a fault strikes now (None: whatever its round is); who asks goes on to do the harm."""
+        for fault in self._faults:
+            if fault.kind == kind and round_ in (None, fault.round):
+                self._struck(fault)
+                return True
+        return False
 
     def allocate(self, memory: str, size_bytes: int, options: Mapping[str, Json]) -> Allocation:
         """Allocate as ever."""
@@ -34,30 +40,30 @@ class FaultyDevice:
 
     def import_fd(self, importer: str, fd: Fd, offer: Offer) -> Buffer:
         """Import, unless the fault is that the fd is closed by then."""
-        if any(fault.kind == "closed_fd" for fault in self._faults):
+        if self._strikes("closed_fd", None):
             os.close(fd.take())
         return self._device.import_fd(importer, fd, offer)
 
     def fill(self, buffer: Buffer, pattern: Pattern, t: int) -> None:
         """Fill, then spoil what is there."""
         if t % 2:
-            if not self._has("lost_write_back", t):
+            if not self._strikes("lost_write_back", t // 2):
                 self._device.fill(buffer, pattern, t)
             return
-        if self._has("stale_round", t):
+        if self._strikes("stale_round", t // 2):
             return
-        if self._has("other_buffer", t):
+        if self._strikes("other_buffer", t // 2):
             pattern = replace(pattern, kappa=pattern.kappa ^ 0x5A5A5A5A)
         self._device.fill(buffer, pattern, t)
         for kind, spoil in SPOILERS.items():
-            if self._has(kind, t):
+            if self._strikes(kind, t // 2):
                 spoil(self._device, buffer)
 
     def check(self, buffer: Buffer, pattern: Pattern, t: int) -> CheckCounts:
         """Check while the data changes, or write to where this side may only read."""
-        if self._has("wrong_side", t):
+        if self._strikes("wrong_side", t // 2):
             self._device.write(buffer, 0, b"\xa5")
-        if not self._has("torn", t):
+        if not self._strikes("torn", t // 2):
             return self._device.check(buffer, pattern, t)
         middle = buffer.size_bytes // 2
         right = self._device.read(buffer, middle, 1)

@@ -23,10 +23,13 @@ class InjectedFault(Exception):
     """What the fault `raise` raises."""
 
 
-def striker(faults: Sequence[Fault]) -> Callable[[str, int], None] | None:
-    """Return what to call on entering a phase of a round; None where no fault of the process is wanted."""
+def striker(faults: Sequence[Fault], struck: Callable[[Fault], None]) -> Callable[[str, int], None] | None:
+    """Return what to call on entering a phase of a round; None where no fault of the process is wanted.
+
+    `struck` is told of a fault just before it strikes.
+    """
     wanted = {
-        _moment(fault.phase, fault.round): STRIKES[fault.kind]
+        _moment(fault.phase, fault.round): fault
         for fault in faults
         if CATALOGUE[fault.kind].group == "process"
     }
@@ -35,7 +38,9 @@ def striker(faults: Sequence[Fault]) -> Callable[[str, int], None] | None:
 
     def strike(phase: str, round_: int) -> None:
         if (moment := _moment(phase, round_)) in wanted:
-            wanted[moment]()
+            fault = wanted[moment]
+            struck(fault)
+            STRIKES[fault.kind]()
 
     return strike
 

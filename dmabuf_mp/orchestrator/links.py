@@ -18,8 +18,6 @@ class Found(TypedDict):
     """A worker's findings as they come: see `findings.Findings`."""
 
     allocated_bytes: int | None
-    attempt: tuple[str, str] | None
-    importer: str | None
     passed_over: list[tuple[str, str, str | None, str]]
     checked_rounds: int
     bytes_checked: int
@@ -32,9 +30,12 @@ class Found(TypedDict):
 
 
 def link_reports(
-    planned: Planned, results: Mapping[str, Mapping[str, Json]]
+    planned: Planned, results: Mapping[str, Mapping[str, Json]], tried: Mapping[str, str]
 ) -> tuple[int | None, dict[str, float], tuple[str, ...], tuple[LinkReport, ...]]:
-    """Return the allocated bytes, the timings (the slowest worker's, in seconds), notes, and the links."""
+    """Return the allocated bytes, the timings (the slowest worker's, in seconds), notes, and the links.
+
+    `tried` is the path that each part was on when it ended, for those that got no further.
+    """
     found = {label: cast("Found", result["findings"]) for label, result in results.items() if result}
     parts = {part.label: part for part in planned.parts}
     timings: dict[str, float] = {}
@@ -42,7 +43,7 @@ def link_reports(
         for phase, seconds in findings["timings_s"].items():
             timings[phase] = round(max(timings.get(phase, 0.0), seconds), 6)
     links = tuple(
-        _link(parts, found, producer, consumer, _owner(parts, producer))
+        _link(parts, found, producer, consumer, tried.get(consumer, ""))
         for producer, consumer in planned.links
     )
     source = found.get("producer")
@@ -58,9 +59,10 @@ def _owner(parts: Mapping[str, Part], label: str) -> str:
 
 
 def _link(
-    parts: Mapping[str, Part], found: Mapping[str, Found], producer: str, consumer: str, owner: str
+    parts: Mapping[str, Part], found: Mapping[str, Found], producer: str, consumer: str, tried: str
 ) -> LinkReport:
     theirs = found.get(consumer)
+    owner = _owner(parts, producer)
     exporter = found.get(owner)
     passed_over: list[PassedOver] = []
     for memory, handle, importer, reason in exporter["passed_over"] if exporter else ():
@@ -79,18 +81,18 @@ def _link(
         )
     }
     passed_over.sort(key=lambda p: order.get((p.path.memory, p.path.handle, p.path.importer), len(order)))
+    path = Path(*tried.split("/")) if tried else None
     if theirs is None:
-        return LinkReport(producer, consumer, passed_over=tuple(passed_over))
+        return LinkReport(producer, consumer, path, tuple(passed_over))
     upstream = found.get(producer)
     mismatches, first = theirs["mismatches"], theirs["first"]
     writes = parts[consumer].access == "readwrite"
     if writes and not mismatches and upstream and upstream["write_back_mismatches"]:
         mismatches, first = upstream["write_back_mismatches"], upstream["write_back_first"]
-    taken = theirs["attempt"] if theirs["checked_rounds"] else None
     return LinkReport(
         producer,
         consumer,
-        path=Path(*taken, theirs["importer"] or "") if taken else None,
+        path=path,
         passed_over=tuple(passed_over),
         mismatches=mismatches,
         first_mismatch=Mismatch(**first) if first else None,  # type: ignore[arg-type]

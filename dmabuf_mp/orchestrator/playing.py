@@ -10,13 +10,15 @@ from dmabuf_mp.model import Outcome, WorkerReport
 from dmabuf_mp.orchestrator.judge import End
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Collection, Mapping
 
     from dmabuf_mp.assignment import Part
     from dmabuf_mp.board import Board
-    from dmabuf_mp.model import Json
+    from dmabuf_mp.model import Json, Scenario
     from dmabuf_mp.orchestrator.capture import Capture
     from dmabuf_mp.orchestrator.handle import Handle
+
+PLAYED_TO_ITS_END = ("ok", "mismatch", "ledger")  # it may have failed, and kept no peer from its own end
 
 
 @dataclass(slots=True)
@@ -86,6 +88,30 @@ class Playing:
             culprit=end.culprit,
             log=self.capture.lines(),
         )
+
+
+def misses(parts: Collection[Playing]) -> list[str]:
+    """Name each fault that never struck, but for those that another fault left no time for."""
+    missed = [
+        (playing, fault)
+        for playing in parts
+        for number, fault in enumerate(playing.part.faults)
+        if not playing.board.has_struck(number)
+    ]
+    another_struck = len(missed) < sum(len(playing.part.faults) for playing in parts)
+    return [
+        f"{playing.part.label}: the fault {fault.kind!r}, due in {fault.phase!r} of round {fault.round}, "
+        "never struck"
+        for playing, fault in missed
+        if not another_struck or (playing.end is not None and playing.end.code in PLAYED_TO_ITS_END)
+    ]
+
+
+def nobody(scenario: Scenario, observed: Outcome) -> tuple[WorkerReport, ...]:
+    """Return the roles of a scenario that no worker was given, on the devices that the author named."""
+    return tuple(
+        WorkerReport(role.name, role.index, role.device, None, None, observed) for role in scenario.roles
+    )
 
 
 def read_end(label: str, message: Mapping[str, Json]) -> End:

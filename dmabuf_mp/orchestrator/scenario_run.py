@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING
 from dmabuf_mp import plan, wire
 from dmabuf_mp.errors import DmabufMpError, PeerGone, ProtocolError, ResourceRefused
 from dmabuf_mp.linux import process
-from dmabuf_mp.model import LogLine, Outcome, ScenarioReport, WorkerReport, verdict
+from dmabuf_mp.model import LogLine, Outcome, ScenarioReport, verdict
 from dmabuf_mp.orchestrator.capture import Capture
 from dmabuf_mp.orchestrator.judge import End, convict, judge, stuck
 from dmabuf_mp.orchestrator.links import link_reports
 from dmabuf_mp.orchestrator.loop import Interrupted
-from dmabuf_mp.orchestrator.playing import Playing, read_end
+from dmabuf_mp.orchestrator.playing import PLAYED_TO_ITS_END, Playing, misses, nobody, read_end
 from dmabuf_mp.wire import Kind
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 SETTLE_S = 2.0
 _INLINE_BYTES = 32 * 1024
 _LINKS_PER_FRAME = 200
-_PLAYED_TO_ITS_END = ("mismatch", "ledger")  # it failed, and kept no peer from its own end
+_NOT_JUDGED = (Outcome.SKIPPED, Outcome.INTERRUPTED)
 
 
 class ScenarioRun:
@@ -139,6 +139,7 @@ class ScenarioRun:
             self._log(part.label, line)
 
         capture = Capture(lambda: time.monotonic() - self._started, seen)
+        worker.boards[slot].clear()  # a fault that struck in an earlier scenario is not this one's
         self._playing[part.label] = Playing(part, worker, slot, capture, pid=worker.pid)
 
     @staticmethod
@@ -221,7 +222,7 @@ class ScenarioRun:
         """Return the part that broke the dialogue by itself, so that the others only have to follow."""
         for label, playing in self._playing.items():
             end = playing.end
-            if end is None or end.outcome is Outcome.PASSED or end.code in _PLAYED_TO_ITS_END:
+            if end is None or end.outcome is Outcome.PASSED or end.code in PLAYED_TO_ITS_END:
                 continue
             if end.culprit not in self._playing:
                 return label
@@ -353,21 +354,19 @@ class ScenarioRun:
 
     # The report.
 
-    def _nobody(self, observed: Outcome) -> tuple[WorkerReport, ...]:
-        """Return the roles of a scenario that no worker was given, on the devices that the author named."""
-        return tuple(
-            WorkerReport(role.name, role.index, role.device, None, None, observed)
-            for role in self._planned.scenario.roles
-        )
-
     def _report(self, observed: Outcome, code: str, reason: str) -> ScenarioReport:
         planned = self._planned
         scenario = planned.scenario
         results = {label: playing.result for label, playing in self._playing.items()}
-        allocated, timings, notes, links = link_reports(planned, results)
+        tried = {label: playing.board.path for label, playing in self._playing.items()}
+        allocated, timings, notes, links = link_reports(planned, results, tried)
         outcome = verdict(observed, scenario.expect)
         if outcome is Outcome.FAILED and observed is Outcome.PASSED:
             code, reason = "unexpected_pass", f"expected {scenario.expect}, and it passed"
+        missed = misses(self._playing.values()) if observed not in _NOT_JUDGED else []
+        if missed and Outcome.PASSED in (outcome, observed):
+            outcome, code = Outcome.ERROR, "fault_not_struck"
+            reason = f"{'; '.join(missed)}; observed: {observed}"
         return ScenarioReport(
             name=scenario.name,
             file=scenario.file,
@@ -381,12 +380,13 @@ class ScenarioRun:
             allocated_bytes=allocated,
             rounds=scenario.rounds,
             links=links,
-            workers=tuple(playing.report() for playing in self._playing.values()) or self._nobody(observed),
+            workers=tuple(playing.report() for playing in self._playing.values())
+            or nobody(scenario, observed),
             timings_s=timings,
             matrix=scenario.matrix,
             repeat=planned.repeat,
             seed=planned.seed,
             mapped=planned.mapped,
-            notes=(*notes, *self._notes),
+            notes=(*notes, *self._notes, *missed),
             kernel_log=self._kernel_log,
         )

@@ -158,14 +158,18 @@ def test_a_fault_of_a_later_round_needs_one() -> None:
 
 
 def test_a_process_fault_strikes_in_its_phase_of_its_round_and_not_before() -> None:
-    assert strike.striker(()) is None
-    assert strike.striker((Fault("flip_bit", "fill"),)) is None
-    struck = strike.striker((Fault("raise", "send", 1), Fault("raise", "release", 0)))
+    told: list[Fault] = []
+    assert strike.striker((), told.append) is None
+    assert strike.striker((Fault("flip_bit", "fill"),), told.append) is None
+    faults = (Fault("raise", "send", 1), Fault("raise", "release", 0))
+    struck = strike.striker(faults, told.append)
     assert struck is not None
     for phase, round_ in (("send", 0), ("check", 1), ("ack", 1)):
         struck(phase, round_)
+    assert told == []
     with pytest.raises(strike.InjectedFault):
         struck("send", 1)
+    assert told == [faults[0]]
     with pytest.raises(strike.InjectedFault):
         struck("release", 7)  # there is only one, whatever the round
 
@@ -230,8 +234,10 @@ def test_running_out_of_memory_is_a_memory_error_and_leaves_the_limit_as_it_was(
 )
 def test_other_fds_are_what_they_are_called_and_go_in_their_round_only(name: str, what: str) -> None:
     ours, theirs = pair()
-    faults = (Fault(name, "send", 0),)
-    sender = channel.FaultyChannel(ours, "reader", board=None, patience_s=None, faults=faults)
+    faults, told = (Fault(name, "send", 0),), []
+    sender = channel.FaultyChannel(
+        ours, "reader", board=None, patience_s=None, faults=faults, struck=told.append
+    )
     reader = Channel(theirs, "sender")
     with memfd.create("right", 8192) as right:
         for round_ in range(2):
@@ -247,5 +253,6 @@ def test_other_fds_are_what_they_are_called_and_go_in_their_round_only(name: str
             assert re.fullmatch(what, target), target
             assert size == {"too_small": 4096, "too_large": 12288}.get(name, size)
             assert (seals == 0) == (name == "unsealed")
+    assert told == [*faults]
     sender.close()
     reader.close()

@@ -11,7 +11,7 @@ import pytest
 
 from dmabuf_mp import Role, ScenarioError, UsageError
 from dmabuf_mp.errors import Problem
-from dmabuf_mp.model import Outcome
+from dmabuf_mp.model import Fault, Outcome
 from tests import role_faults
 from tests.orchestrator.making import SIZE_BYTES, chain, fan_out, log_of, pair, run, same, with_role, worker
 
@@ -261,3 +261,18 @@ def test_scenarios_do_not_change_by_being_run() -> None:
     before = replace(scenario)
     run(scenario)
     assert scenario == before
+
+
+def test_the_path_that_was_tried_is_told_whatever_became_of_it() -> None:
+    def struck(phase: str, kind: str = "kill") -> Scenario:
+        consumer = Role("consumer", faults=(Fault(kind, phase),))
+        return pair(f"{kind} in {phase}", consumers=(consumer,), producer=Role("producer", memory=("memfd",)))
+
+    cases = [struck("import"), struck("check"), struck("import", "raise"), struck("start"), pair("before")]
+    reports = run(*cases, pair("too large", size_bytes=2**60)).scenarios
+    assert [str(report.links[0].path) for report in reports] == [
+        *["memfd/memfd/mmap"] * 3,
+        "None",
+        "memfd/memfd/mmap",
+        "None",
+    ]
