@@ -24,7 +24,7 @@ POISON = 0xFF
 MIB = 2**20
 
 
-def _name(memory: str) -> str:
+def buffer_name(memory: str) -> str:
     """Return what the kernel's lists call a buffer of this process; within the 31 bytes it allows."""
     return f"dmabuf-mp:{memory}:{os.getpid()}"
 
@@ -33,7 +33,7 @@ def _memfd(memory: str, size_bytes: int) -> Fd:
     available.ask(size_bytes)
     with translated("memfd_create"):
         try:
-            return memfd.create(_name(memory), size_bytes)
+            return memfd.create(buffer_name(memory), size_bytes)
         except PermissionError as error:
             raise Unsupported(
                 f"memfd_create: {error.strerror} (EPERM), by a seccomp filter most likely"
@@ -106,7 +106,7 @@ def allocate(memory: str, size_bytes: int, options: Mapping[str, Json]) -> Mappe
         handle = LINUX_EXPORTS[memory][0]
         if handle == "dmabuf":
             with translated("DMA_BUF_SET_NAME"):
-                dmabuf.set_name(fd.fileno(), _name(memory))
+                dmabuf.set_name(fd.fileno(), buffer_name(memory))
         buffer = MappedBuffer(
             fd, memory=memory, handle=handle, size_bytes=size_bytes, allocated_bytes=allocated_bytes
         )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import mmap
 import sys
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +14,7 @@ from dmabuf_mp.backends.cuda import driver
 from dmabuf_mp.backends.cuda.driver import CudaError
 from dmabuf_mp.errors import DmabufMpError, Unsupported
 from dmabuf_mp.fds import Fd
+from dmabuf_mp.linux import dmabuf
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -207,16 +208,25 @@ def _export_dmabuf(device: CudaDevice, allocation: CudaAllocation, *, pcie: bool
     attribute = driver.HOST_ALLOC_DMA_BUF_SUPPORTED if host else driver.DMA_BUF_SUPPORTED
     kind = driver.enum("CUmemRangeHandleType", driver.RANGE_DMA_BUF_FD)
     whole = "cuMemGetHandleForAddressRange", allocation.pointer, allocation.allocated_bytes, kind
+    name = linux_memories.buffer_name("pinned" if host else "device")
     if pcie:
         try:
-            return Fd(device.cuda(*whole, driver.RANGE_MAPPING_TYPE_PCIE))
+            return _named(Fd(device.cuda(*whole, driver.RANGE_MAPPING_TYPE_PCIE)), name)
         except (Unsupported, CudaError) as error:
             allocation.notes.append(f"no PCIe mapping, the default one instead: {error}")
     with refusals(device, attribute, host=host):
         fd = Fd(device.cuda(*whole, 0))
     if device.attribute(attribute) == 0:
-        name = driver.ATTRIBUTE_NAMES[attribute]
-        allocation.notes.append(f"{name} is 0, and the export works all the same")
+        allocation.notes.append(
+            f"{driver.ATTRIBUTE_NAMES[attribute]} is 0, and the export works all the same"
+        )
+    return _named(fd, name)
+
+
+def _named(fd: Fd, name: str) -> Fd:
+    """Name a dma-buf in the kernel's own lists, where the kernel does that: no verdict hangs on it."""
+    with suppress(OSError):
+        dmabuf.set_name(fd.fileno(), name)
     return fd
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from dmabuf_mp.backends.base import CheckCounts, Offer
 from dmabuf_mp.errors import DriverError, Unsupported, WrongBuffer
 from dmabuf_mp.fds import Fd
+from dmabuf_mp.linux import dmabuf
 from dmabuf_mp.patterns import positions, word
 from tests.backends.cuda.double import PATTERN, SIZE, backend, case, exported, held, raising
 from tests.hardware import probe
@@ -52,6 +53,15 @@ def all_paths() -> Iterator[tuple[str, str, tuple[str, str, str]]]:
         for path in paths_between(producer, consumer):
             if path.memory in ("memfd", "pinned", "device", "host_numa"):
                 yield producer, consumer, (path.memory, path.handle, path.importer)
+
+
+@case()
+def a_dmabuf_is_named_for_the_kernels_lists() -> None:
+    for memory in ("pinned", "device"):
+        allocation, fd, _ = exported(backend().open("cuda:0"), memory, "dmabuf")
+        with fd:
+            assert dmabuf.identity(fd.fileno()).name == f"dmabuf-mp:{memory}:{os.getpid()}"
+        allocation.close()
 
 
 def attempt(how: Callable[..., dict[str, str]], *arguments: str) -> str:
