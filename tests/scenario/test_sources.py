@@ -176,7 +176,7 @@ def test_standard_input(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_standard_input_given_twice(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(GOOD.encode())))
-    with pytest.raises(ScenarioError, match="^-:1:1: standard input is there once: name it once$"):
+    with pytest.raises(ScenarioError, match="standard input is there once: name it once"):
         load(["-", "-"])
 
 
