@@ -188,6 +188,7 @@ def main() -> None:
 @click.option("--strict", is_flag=True, help="A skip counts as a failure.")
 @click.option("--skips-ok", is_flag=True, help="Exit with 0, not 77, where everything was skipped.")
 @click.option("--fail-fast", is_flag=True, help="Stop after the first scenario that does not pass.")
+@click.option("--dump", is_flag=True, help="Show wrong data in hex, beside what was due.")
 @click.option("-v", "--verbose", count=True, help="Show all logs; twice: debugging ones too.")
 @click.option("-q", "--quiet", is_flag=True, help="Show only what failed, and the verdict.")
 @help_option
@@ -211,6 +212,7 @@ def run(
     strict: bool,
     skips_ok: bool,
     fail_fast: bool,
+    dump: bool,
     verbose: int,
     quiet: bool,
 ) -> int:
@@ -243,7 +245,9 @@ def run(
             scenarios = invocation.services.load(paths)
             selected = _select(scenarios, select)
             verbosity = -1 if quiet else verbose
-            output = undo.enter_context(Output(targets, verbosity=verbosity, repeat_command=command))
+            output = undo.enter_context(
+                Output(targets, verbosity=verbosity, repeat_command=command, dump=dump)
+            )
             output.say(f"{_count(len(selected), 'scenario')}, seed {run_seed}")
             if not selected:
                 complain(f"no name matches -k {select!r}; there are: {_names(scenarios)}")

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from dmabuf_mp.errors import DmabufMpError
+from dmabuf_mp.model import Dump, Evidence, Mismatch, Stretch, Wrong
 
 if TYPE_CHECKING:
-    from dmabuf_mp.model import Mismatch
+    from collections.abc import Mapping
 
 
 class MismatchFound(DmabufMpError):
@@ -40,4 +41,24 @@ def describe(count: int, first: Mismatch | None) -> str:
     return (
         f"{what} ({first.kind}); the first in round {first.round} at byte {first.offset_bytes:#x}, "
         f"page {first.page}: expected {first.expected}, got {first.got}"
+    )
+
+
+def mismatch_from(data: Mapping[str, Any]) -> Mismatch:
+    """Rebuild a Mismatch that `dataclasses.asdict` took apart."""
+    evidence = data["evidence"]
+    return Mismatch(**{**data, "evidence": evidence_from(evidence) if evidence else None})
+
+
+def evidence_from(data: Mapping[str, Any]) -> Evidence:
+    """Rebuild an Evidence that `dataclasses.asdict` took apart, whatever else there is beside it."""
+    longest = data["longest_run"]
+    return Evidence(
+        second_read=data["second_read"],
+        looked_at_bytes=data["looked_at_bytes"],
+        runs=data["runs"],
+        longest_run=Stretch(**longest) if longest else None,
+        first_runs=tuple(Stretch(**run) for run in data["first_runs"]),
+        positions=tuple(Wrong(**one) for one in data["positions"]),
+        dump=Dump(**data["dump"]),
     )

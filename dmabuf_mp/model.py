@@ -146,6 +146,51 @@ class LogLine:
 
 
 @dataclass(frozen=True, slots=True)
+class Wrong:
+    """One position that differs: what was due, and what two looks at it found, in hex."""
+
+    offset_bytes: int
+    page: int
+    expected: str
+    got: str
+    again: str
+
+
+@dataclass(frozen=True, slots=True)
+class Stretch:
+    """Positions next to each other that all differ."""
+
+    offset_bytes: int
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Dump:
+    """Both sides from an offset on, in hex, byte by byte as they lie in memory."""
+
+    offset_bytes: int
+    expected: str
+    got: str
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """What two more looks at the first `looked_at_bytes` from the first mismatch on have shown.
+
+    `second_read` is `same`, `changed`, or `right` where nothing was wrong any more; `runs` counts the
+    stretches of wrong data there, and `positions` are the first that differ.
+    """
+
+    second_read: str
+    looked_at_bytes: int
+    runs: int
+    longest_run: Stretch | None
+    first_runs: tuple[Stretch, ...]
+    positions: tuple[Wrong, ...]
+    dump: Dump
+
+
+@dataclass(frozen=True, slots=True)
 class Mismatch:
     """Where data first differed; `expected` and `got` are hex, `kind` is the class of the mismatch."""
 
@@ -155,6 +200,7 @@ class Mismatch:
     got: str
     kind: str
     round: int
+    evidence: Evidence | None = None
 
 
 @dataclass(frozen=True, slots=True)

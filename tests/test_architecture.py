@@ -33,6 +33,7 @@ ORDER = (
     "assignment",
     "ledger",
     "findings",
+    "evidence",
     "mismatch",
     "wire",
     "board",
@@ -148,7 +149,8 @@ def test_only_workers_load_the_live_half_of_a_backend() -> None:
             for target in targets
             if unit(target) in ("backends.cpu", "backends.cuda") and not target.endswith(".paths")
         }
-        assert not live or name.startswith("backends."), f"{name} imports {live}"
+        # A worker imports `evidence`, after a mismatch: it takes the CPU's way to make a pattern.
+        assert not live or name.startswith(("backends.", "evidence")), f"{name} imports {live}"
     loaded = {
         (unit(name), ast.unparse(node.args[0]))
         for name, tree in sources().items()

@@ -68,6 +68,12 @@ def test_a_relay_that_forwards_nothing_has_not_passed(producer: Script, consumer
 def test_mismatches_of_all_rounds_count_and_the_first_is_told(producer: Script) -> None:
     role = context(PickyDevice(), upstream=producer.offers(0, wrong=True, rounds=(1,)).ends(), rounds=2)
     roles.consume(role)
+    assert role.findings.first is not None
+    assert role.findings.first.evidence is not None
+    assert (role.findings.first.round, role.findings.first.evidence.runs) == (0, 1)
+    assert role._last is not None
+    assert role._last.first is not None  # round 1's, named alone: the first was looked at closely
+    assert (role._last.first.round, role._last.first.evidence) == (1, None)
     assert role.findings.mismatches == 1 + positions(SIZE_BYTES)  # round 1 still holds round 0's data
     with pytest.raises(MismatchFound) as caught:
         role.finish()

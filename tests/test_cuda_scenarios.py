@@ -131,16 +131,25 @@ def test_the_path_that_can_crash_is_never_entered_on_ones_own_accord() -> None:
 
 
 def test_zeros_on_another_gpu_fail_although_every_call_succeeded() -> None:
-    scenario = only(run(file("cross_gpu"), IMPORT_DMABUF_OTHER="zeros"))
+    report = run("--dump", file("cross_gpu"), IMPORT_DMABUF_OTHER="zeros")
+    scenario = only(report)
+    assert "cuda:1 has peer access to cuda:0" in report["stderr"]
+    assert "*00000000 00000000 00000000 00000000" in report["stderr"]
     assert scenario["outcome"] == "failed"
     assert scenario["first_mismatch"]["class"] == "all_zero"
     assert scenario["mismatches"] == 4096
+    first = scenario["first_mismatch"]
+    assert (first["second_read"], first["runs"], first["looked_at_bytes"]) == ("same", 1, 16384)
+    assert first["dump"]["got"] == "00" * 256
 
 
 def test_one_flipped_bit_is_found() -> None:
     scenario = only(run(file("cross_gpu"), FLIP="4100:3"))
     assert (scenario["outcome"], scenario["mismatches"]) == ("failed", 1)
-    assert scenario["first_mismatch"]["offset_bytes"] == 4100
+    first = scenario["first_mismatch"]
+    assert (first["offset_bytes"], first["longest_run"]) == (4100, {"offset_bytes": 4100, "size_bytes": 4})
+    (one,) = first["positions"]
+    assert int(one["expected"], 16) ^ int(one["got"], 16) == 1 << 3
     assert scenario["first_mismatch"]["class"] == "scattered_bits"
 
 

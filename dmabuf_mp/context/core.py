@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from dmabuf_mp import patterns
@@ -83,13 +84,13 @@ class Core:
 
     def check(self, buffer: Buffer, round_: int) -> CheckCounts:
         """Compare the whole buffer with the pattern of a round; only this makes a consumer pass."""
-        counts, first = self._compare(buffer, round_, patterns.step(round_))
         findings = self.findings
+        counts, first = self._compare(buffer, round_, patterns.step(round_), findings.first)
         findings.checked_rounds.add(round_)
         findings.bytes_checked += self.size_bytes
         findings.mismatches = (findings.mismatches or 0) + counts.mismatched
         findings.first = findings.first or first
-        self._last = Ack(round_, counts, first)
+        self._last = Ack(round_, counts, first and replace(first, evidence=None))
         return counts
 
     @contextlib.contextmanager
@@ -119,7 +120,10 @@ class Core:
             what = describe(self.findings.write_back_mismatches, self.findings.write_back_first)
             raise MismatchFound(f"what was written back: {what}")
 
-    def _compare(self, buffer: Buffer, round_: int, t: int) -> tuple[CheckCounts, Mismatch | None]:
+    def _compare(
+        self, buffer: Buffer, round_: int, t: int, earlier: Mismatch | None
+    ) -> tuple[CheckCounts, Mismatch | None]:
+        """Check one step; what is wrong is named, and looked at more closely where nothing was `earlier`."""
         pattern = self._part.pattern
         with self.phase("check"):
             counts = self.device.check(buffer, pattern, t)
@@ -131,14 +135,17 @@ class Core:
             if not counts.mismatched:
                 return counts, None
 
-            from dmabuf_mp.mismatch import (
-                explain,
-            )  # with numpy, which only a mismatch on a GPU's worker needs
+            # With numpy, which only a mismatch on a GPU's worker needs.
+            from dmabuf_mp.evidence import look
+            from dmabuf_mp.mismatch import explain
 
             def read(offset_bytes: int, length: int) -> bytes:
                 return self.device.read(buffer, offset_bytes, length)
 
-            return counts, explain(read, self.size_bytes, pattern, t, round_, counts)
+            first = explain(read, self.size_bytes, pattern, t, round_, counts)
+            if earlier is None:
+                first = replace(first, evidence=look(read, self.size_bytes, pattern, t, first, counts))
+            return counts, first
 
     def _require_outgoing(self) -> Outgoing:
         if self._outgoing is None:

@@ -104,6 +104,7 @@ class Producing(Core):
         """Check what a consumer wrote back, where one does, once all have answered."""
         if not any(peer.writes for peer in self._part.downstream):
             return
-        counts, first = self._compare(buffer, round_, patterns.step(round_, write_back=True))
+        t, earlier = patterns.step(round_, write_back=True), self.findings.write_back_first
+        counts, first = self._compare(buffer, round_, t, earlier)
         self.findings.write_back_mismatches += counts.mismatched
         self.findings.write_back_first = self.findings.write_back_first or first

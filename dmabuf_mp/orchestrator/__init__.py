@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, cast
 from dmabuf_mp import backends, plan
 from dmabuf_mp.backends.base import Inventory
 from dmabuf_mp.errors import Problem, ResourceRefused, ScenarioError
+from dmabuf_mp.linux import iommu
 from dmabuf_mp.model import BAD, DeviceInfo, Outcome, Report, exit_code
 from dmabuf_mp.orchestrator.loop import Interrupted, Loop
 from dmabuf_mp.orchestrator.pool import Pool
@@ -237,6 +238,7 @@ def host_of(inventories: Mapping[str, Inventory]) -> dict[str, Json]:
         "machine": platform.machine(),
         "python": platform.python_version(),
         "cpus": os.cpu_count(),
+        "iommu": iommu.describe(),
         "driver": None,
         "software_driver": None,
         "devices": [asdict(info) for inventory in inventories.values() for info in inventory.devices],

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, TypedDict, cast
 
-from dmabuf_mp.model import LinkReport, Mismatch, PassedOver, Path
+from dmabuf_mp.findings import mismatch_from
+from dmabuf_mp.model import LinkReport, PassedOver, Path
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -95,7 +96,7 @@ def _link(
         path=path,
         passed_over=tuple(passed_over),
         mismatches=mismatches,
-        first_mismatch=Mismatch(**first) if first else None,  # type: ignore[arg-type]
+        first_mismatch=mismatch_from(first) if first else None,
         rounds_checked=theirs["checked_rounds"],
         bytes_checked=theirs["bytes_checked"],
     )

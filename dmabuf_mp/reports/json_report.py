@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from dmabuf_mp import __version__
+from dmabuf_mp.findings import evidence_from
 from dmabuf_mp.model import (
     LinkReport,
     LogLine,
@@ -103,6 +105,7 @@ def _mismatch(mismatch: Mismatch) -> dict[str, Json]:
         "got": mismatch.got,
         "class": mismatch.kind,
         "round": mismatch.round,
+        **(asdict(mismatch.evidence) if mismatch.evidence else {}),
     }
 
 
@@ -166,9 +169,15 @@ def _link_from(data: dict[str, Any]) -> LinkReport:
         **_fields(data, "producer consumer mismatches rounds_checked bytes_checked"),
         path=None if data["path"] is None else Path(**data["path"]),
         passed_over=tuple(PassedOver(Path(**over["path"]), over["reason"]) for over in data["passed_over"]),
-        first_mismatch=None
-        if mismatch is None
-        else Mismatch(**_fields(mismatch, "offset_bytes page expected got round"), kind=mismatch["class"]),
+        first_mismatch=None if mismatch is None else _mismatch_from(mismatch),
+    )
+
+
+def _mismatch_from(data: dict[str, Any]) -> Mismatch:
+    return Mismatch(
+        **_fields(data, "offset_bytes page expected got round"),
+        kind=data["class"],
+        evidence=evidence_from(data) if "dump" in data else None,
     )
 
 

@@ -11,9 +11,9 @@ from dmabuf_mp.model import Outcome
 from dmabuf_mp.reports.text import details, log_text, merged_log, unique_names
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
-    from dmabuf_mp.model import Report, ScenarioReport
+    from dmabuf_mp.model import Json, Report, ScenarioReport
 
 # What XML 1.0 cannot carry, not even as a reference.
 FORBIDDEN = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
@@ -37,7 +37,7 @@ def render(report: Report) -> bytes:
         suite = ElementTree.SubElement(root, "testsuite", {"name": _legal(file), **_counts(cases)})
         suite.set("time", f"{sum(case.elapsed_s for case in cases):.3f}")
         suite.set("timestamp", report.started_at)
-        suite.extend(_case(case) for case in cases)
+        suite.extend(_case(case, report.host) for case in cases)
     ElementTree.indent(root)
     text: str = ElementTree.tostring(root, encoding="unicode")
     return f'<?xml version="1.0" encoding="utf-8"?>\n{text}\n'.encode()
@@ -53,7 +53,7 @@ def _counts(scenarios: Iterable[ScenarioReport]) -> dict[str, str]:
     }
 
 
-def _case(scenario: ScenarioReport) -> ElementTree.Element:
+def _case(scenario: ScenarioReport, host: Mapping[str, Json]) -> ElementTree.Element:
     case = ElementTree.Element(
         "testcase",
         {
@@ -68,7 +68,7 @@ def _case(scenario: ScenarioReport) -> ElementTree.Element:
         element = ElementTree.SubElement(case, ELEMENTS[scenario.outcome])
         element.set("type", _legal(scenario.reason_code or scenario.outcome.value))
         element.set("message", _legal(f"{scenario.outcome.value}: {scenario.reason}"))
-        element.text = _legal("\n".join([scenario.reason, *details(scenario)]))
+        element.text = _legal("\n".join([scenario.reason, *details(scenario, host)]))
     if log := merged_log(scenario):
         output = ElementTree.SubElement(case, "system-out")
         output.text = _legal("\n".join(log_text(worker, line) for worker, line in log))

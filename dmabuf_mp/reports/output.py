@@ -66,11 +66,15 @@ def _real(target: str) -> str:
 class Output:
     """Observes a run and writes what comes of it; a context, whose end gives the terminal back.
 
-    `verbosity` is -1 for the verdict alone; see Progress. `repeat_command` is shown where something failed.
+    `verbosity` is -1 for the verdict alone; see Progress. `repeat_command` is shown where something failed,
+    and with `dump` both sides of each mismatch.
     """
 
-    def __init__(self, targets: Targets, *, verbosity: int = 0, repeat_command: str = "") -> None:
+    def __init__(
+        self, targets: Targets, *, verbosity: int = 0, repeat_command: str = "", dump: bool = False
+    ) -> None:
         self._verbosity = verbosity
+        self._dump = dump
         self._repeat_command = repeat_command
         self._tables_to_stderr = targets.take_stdout
         self._reports = [
@@ -162,7 +166,13 @@ class Output:
             fd, stream = (2, sys.stderr) if self._tables_to_stderr else (files.stdout_fd(), sys.stdout)
             text = io.StringIO()
             console = make_console(text, terminal=os.isatty(fd))
-            table.show(report, console, quiet=self._verbosity < 0, repeat_command=self._repeat_command)
+            table.show(
+                report,
+                console,
+                quiet=self._verbosity < 0,
+                repeat_command=self._repeat_command,
+                dump=self._dump,
+            )
             files.write_all(fd, text.getvalue().encode(stream.encoding, "backslashreplace"))
         except OSError as error:
             if not self._tables_to_stderr:

@@ -30,13 +30,18 @@ STYLES = {
 BAD = "bold red"
 
 
-def show(report: Report, console: Console, *, quiet: bool = False, repeat_command: str = "") -> None:
-    """Print the whole report; `quiet` leaves the table out, and what has to do with passes and skips."""
+def show(
+    report: Report, console: Console, *, quiet: bool = False, repeat_command: str = "", dump: bool = False
+) -> None:
+    """Print the whole report; `quiet` leaves the table out, and what has to do with passes and skips.
+
+    `dump` adds both sides of each mismatch in hex.
+    """
     report = unique_names(report)
     if not quiet and report.scenarios:
         rows = table(report, console.width)
         console.print(rows or narrow(report), "", soft_wrap=rows is not None, sep="\n")
-    for part in (troubles(report), Text() if quiet else left_out(report)):
+    for part in (troubles(report, dump=dump), Text() if quiet else left_out(report)):
         if part:
             console.print(part, "", soft_wrap=True, sep="\n")
     for note in report.notes:
@@ -120,7 +125,7 @@ def size(scenario: ScenarioReport) -> str:
     return f"{scenario.size_bytes} ({scenario.allocated_bytes})"
 
 
-def troubles(report: Report) -> Text:
+def troubles(report: Report, *, dump: bool = False) -> Text:
     """Say what went wrong, in full, for every scenario that neither passed nor was skipped."""
     parts = []
     for scenario in report.scenarios:
@@ -128,7 +133,7 @@ def troubles(report: Report) -> Text:
             continue
         part = Text.assemble((printable(scenario.name), "bold"), ": ", outcome(scenario))
         part.append(f": {printable(scenario.reason)} ({printable(scenario.file)}:{scenario.line})")
-        parts.append(indented(part, details(scenario)))
+        parts.append(indented(part, details(scenario, report.host, dump=dump)))
     return Text("\n\n").join(parts)
 
 

@@ -7,9 +7,12 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from dmabuf_mp.model import Outcome
+from dmabuf_mp.reports import mismatches
 
 if TYPE_CHECKING:
-    from dmabuf_mp.model import LinkReport, LogLine, Report, ScenarioReport, WorkerReport
+    from collections.abc import Mapping
+
+    from dmabuf_mp.model import Json, LogLine, Report, ScenarioReport, WorkerReport
 
 
 class Names:
@@ -74,17 +77,28 @@ def log_text(worker: str, line: LogLine) -> str:
     return f"{line.t_s:9.3f} {worker:13} {line.level:7} {printable(line.message)}"
 
 
-def details(scenario: ScenarioReport) -> list[str]:
-    """Say in full what came of a scenario: each path passed over, each mismatch, each culprit, each note."""
+def details(
+    scenario: ScenarioReport, host: Mapping[str, Json] | None = None, *, dump: bool = False
+) -> list[str]:
+    """Say in full what came of a scenario: each path passed over, each mismatch, each culprit, each note.
+
+    Where it did not pass, a mismatch is told more closely, with what is known of its machine, the `host`.
+    """
     overs = dict.fromkeys(over for link in scenario.links for over in link.passed_over)
     lines = [f"passed over {over.path}: {over.reason}" for over in overs]
     if scenario.outcome is Outcome.SKIPPED and len(lines) == 1:
         lines = []  # it is the scenario's own reason
+    on = {label(worker): worker.device for worker in scenario.workers}
     for link in scenario.links:
         if link.mismatches:
             count = "1 mismatch" if link.mismatches == 1 else f"{link.mismatches} mismatches"
-            what = f"{count} by way of {link.path}{first(link)}"
+            what = f"{count} by way of {link.path}{mismatches.first(link)}"
             lines.append(f"{link.producer} -> {link.consumer}: {what}")
+            if scenario.outcome is not Outcome.PASSED:
+                lines += mismatches.closer(link)
+                producer, consumer = on.get(link.producer, "?"), on.get(link.consumer, "?")
+                lines.append(mismatches.machine(producer, consumer, host or {}))
+                lines += mismatches.dumped(link) if dump else ()
     for worker in scenario.workers:
         if worker.reason and worker.outcome not in (Outcome.PASSED, Outcome.SKIPPED):
             pid = "" if worker.pid is None else f", pid {worker.pid}"
@@ -92,13 +106,3 @@ def details(scenario: ScenarioReport) -> list[str]:
     lines += [f"mapped: {source}={target}" for source, target in scenario.mapped.items()]
     lines += [f"note: {note}" for note in scenario.notes]
     return [printable(line) for line in lines]
-
-
-def first(link: LinkReport) -> str:
-    """Say where a link's data first differed."""
-    if (at := link.first_mismatch) is None:
-        return ""
-    return (
-        f"; the first at byte {at.offset_bytes:#x} (page {at.page}) in round {at.round}: "
-        f"expected {at.expected}, got {at.got} ({at.kind})"
-    )

@@ -73,6 +73,9 @@ def test_wrong_data_is_named_for_what_it_is(pattern: str) -> None:
         assert one.links[0].rounds_checked == ROUNDS  # one bad round hides no other
         assert one.links[0].mismatches
         count = one.links[0].mismatches if DATA[kind][1] is not None else None
+        assert first.evidence is not None
+        assert first.evidence.second_read == ("right" if kind == "torn" else "same")
+        assert first.evidence.runs == (0 if kind == "torn" else 1)
         found[kind] = (first.kind, count, first.offset_bytes)
     assert found == DATA
 

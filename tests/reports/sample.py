@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from dmabuf_mp.model import (
+    Dump,
+    Evidence,
     LinkReport,
     LogLine,
     Mismatch,
@@ -11,7 +13,9 @@ from dmabuf_mp.model import (
     Path,
     Report,
     ScenarioReport,
+    Stretch,
     WorkerReport,
+    Wrong,
 )
 
 MEMFD = Path("memfd", "memfd", "mmap")
@@ -76,6 +80,19 @@ PASSED = scenario(
         worker("consumer", log=(LogLine(0.003, "info", "checked \x1b[31m 16384 \x00 bytes"),)),
     ),
 )
+EVIDENCE = Evidence(
+    "same",
+    12284,
+    runs=2,
+    longest_run=Stretch(4108, 8),
+    first_runs=(Stretch(4100, 4), Stretch(4108, 8)),
+    positions=(
+        Wrong(4100, 1, "0x00001401", "0x00000000", "0x00000000"),
+        Wrong(4108, 1, "0x00001403", "0x00000000", "0x00000000"),
+        Wrong(4112, 1, "0x00001404", "0x00000000", "0x00000000"),
+    ),
+    dump=Dump(4080, f"{0xFC130000:08x}" * 12, f"{0xFC130000:08x}" * 4 + "00" * 20),
+)
 FAILED = scenario(
     "wrong data",
     Outcome.FAILED,
@@ -89,7 +106,7 @@ FAILED = scenario(
             MEMFD,
             (),
             3,
-            Mismatch(4100, 1, "0x00001401", "0x00000000", "all_zero", 0),
+            Mismatch(4100, 1, "0x00001401", "0x00000000", "zeros", 0, EVIDENCE),
             rounds_checked=1,
             bytes_checked=16384,
         ),

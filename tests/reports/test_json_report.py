@@ -51,8 +51,22 @@ def test_the_fields_are_the_documented_ones() -> None:
         "page": 1,
         "expected": "0x00001401",
         "got": "0x00000000",
-        "class": "all_zero",
+        "class": "zeros",
         "round": 0,
+        "second_read": "same",
+        "looked_at_bytes": 12284,
+        "runs": 2,
+        "longest_run": {"offset_bytes": 4108, "size_bytes": 8},
+        "first_runs": [{"offset_bytes": 4100, "size_bytes": 4}, {"offset_bytes": 4108, "size_bytes": 8}],
+        "positions": [
+            {"offset_bytes": at, "page": 1, "expected": due, "got": "0x00000000", "again": "0x00000000"}
+            for at, due in ((4100, "0x00001401"), (4108, "0x00001403"), (4112, "0x00001404"))
+        ],
+        "dump": {
+            "offset_bytes": 4080,
+            "expected": "fc130000" * 12,
+            "got": "fc130000" * 4 + "00" * 20,
+        },
     }
     assert (skipped["path"], skipped["mismatches"], skipped["first_mismatch"]) == (None, None, None)
     assert " ".join(crashed["workers"][1]) == (

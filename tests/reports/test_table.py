@@ -31,7 +31,7 @@ def test_wide() -> None:
     assert "wrong data: failed: 3 mismatches (scenarios/memfd.yaml:1)\n" in text
     assert (
         "    producer -> consumer[0]: 3 mismatches by way of memfd/memfd/mmap; the first at byte 0x1004 "
-        "(page 1) in round 0: expected 0x00001401, got 0x00000000 (all_zero)\n"
+        "(page 1) in round 0: expected 0x00001401, got 0x00000000 (zeros)\n"
     ) in text
     assert "cross-gpu: skipped: no CUDA driver\n" in text
     assert "\npassed over udmabuf/dmabuf/mmap: /dev/udmabuf: not there [memfd]\n" in text
