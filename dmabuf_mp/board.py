@@ -61,7 +61,7 @@ class Board:
 
     @property
     def path(self) -> str:
-        """The path that the part has tried last, and was not refused; or an empty text."""
+        """The path that the part has tried last, or an empty text."""
         return self._read(_PATH)
 
     @property

@@ -55,12 +55,11 @@ class _Part:
         return 4 * position if position < self._words else position + 3 * self._words
 
     def wrong(self, data: NDArray[np.uint8]) -> NDArray[np.intp]:
-        """Return the positions that differ, from the first mismatch on."""
+        """Return the positions that differ; before the first mismatch only what was right when checked."""
         middle = self._word_bytes
         words = data[:middle].view(WORD) != self._due[:middle].view(WORD)
         found = np.flatnonzero(np.concatenate((words, data[middle:] != self._due[middle:])))
-        found += self._position(self.start)
-        return found[found >= self._position(self._first_bytes)]
+        return found + self._position(self.start)
 
     def text(self, data: NDArray[np.uint8], position: int) -> str:
         """Return what stands at a position, in hex."""

@@ -66,8 +66,16 @@ def test_a_relay_that_forwards_nothing_has_not_passed(producer: Script, consumer
 
 
 def test_mismatches_of_all_rounds_count_and_the_first_is_told(producer: Script) -> None:
-    role = context(PickyDevice(), upstream=producer.offers(0, wrong=True, rounds=(1,)).ends(), rounds=2)
+    lengths = []
+
+    class Read(PickyDevice):
+        def read(self, buffer: Buffer, offset_bytes: int, length: int) -> bytes:
+            lengths.append(length)
+            return super().read(buffer, offset_bytes, length)
+
+    role = context(Read(), upstream=producer.offers(0, wrong=True, rounds=(1,)).ends(), rounds=2)
     roles.consume(role)
+    assert len(lengths) == 3 + 1  # round 0's is looked at closely, and round 1's only named
     assert role.findings.first is not None
     assert role.findings.first.evidence is not None
     assert (role.findings.first.round, role.findings.first.evidence.runs) == (0, 1)

@@ -171,6 +171,7 @@ def test_what_comes_right_in_part_or_goes_wrong_meanwhile_has_changed(pattern: P
         view = right.copy()
         view[[100, at]] ^= 1
         assert seen(view, pattern, after=(change(at, value),)).second_read == "changed"  # than when counted
+        assert seen(view, pattern, after=(change(50, 0),)).second_read == "changed"  # it was right by then
 
 
 def test_what_the_check_alone_saw_was_late(pattern: Pattern) -> None:

@@ -130,7 +130,6 @@ class Consuming(Relaying):
                 with self.phase("import"):
                     return self.device.import_fd(importer, fd.duplicate(), offer)
             except Unsupported as reason:
-                self._board.trying("")
                 reasons.append(self._pass_over(attempt, importer, reason))
         return "; ".join(reasons) or "no importer of this device takes it"
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import time
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -11,14 +12,14 @@ import pytest
 
 from dmabuf_mp import Role, ScenarioError, UsageError
 from dmabuf_mp.errors import Problem
-from dmabuf_mp.model import Fault, Outcome
+from dmabuf_mp.model import Fault, Outcome, Silent
 from tests import role_faults
 from tests.orchestrator.making import SIZE_BYTES, chain, fan_out, log_of, pair, run, same, with_role, worker
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from dmabuf_mp import Context, Report, Scenario
+    from dmabuf_mp import Context, Report, Scenario, ScenarioReport
 
 GREETING = "hello from a global"
 
@@ -276,3 +277,20 @@ def test_the_path_that_was_tried_is_told_whatever_became_of_it() -> None:
         "memfd/memfd/mmap",
         "None",
     ]
+
+
+def test_a_worker_that_never_took_its_part_up_tried_no_path(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DMABUF_MP_TIME_SCALE", "0.02")
+
+    class Stopping(Silent):
+        def scenario_ended(self, report: ScenarioReport, so_far: Report) -> None:
+            if len(so_far.scenarios) == 1:
+                for one in report.workers:
+                    os.kill(one.pid or 0, signal.SIGSTOP)
+
+    before, stopped = run(fan_out("before"), pair("stopped"), observer=Stopping()).scenarios
+    assert {one.pid for one in stopped.workers} < {
+        one.pid for one in before.workers if one.role == "consumer"
+    }
+    assert "did not finish starting in time" in stopped.reason
+    assert stopped.links[0].path is None
