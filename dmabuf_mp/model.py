@@ -221,7 +221,8 @@ class LinkReport:
 class WorkerReport:
     """What came of one role; `exit_code` and `signal` are None while the process lives on or is unknown.
 
-    A role that only suffered says `peer_gone`, and who the `culprit` is.
+    A role that only suffered says `peer_gone`, and who the `culprit` is. `noted` are changes that are not
+    judged, in bytes: see `ledger.moved`.
     """
 
     role: str
@@ -235,6 +236,7 @@ class WorkerReport:
     reason: str = ""
     reason_code: str = "ok"
     culprit: str | None = None
+    noted: Mapping[str, int] = field(default_factory=dict)
     log: tuple[LogLine, ...] = ()
 
 

@@ -120,12 +120,12 @@ class Worker:
         self._flush()
         after = ledger.take(devices)
         self._mapped = after.mapped
-        grown = ledger.growth(before, after)
+        grown, moved = ledger.growth(before, after), ledger.moved(before, after)
         for player in players:
             if grown and player.outcome in (Outcome.PASSED, Outcome.SKIPPED):
                 player.outcome, player.code = Outcome.FAILED, "ledger"
                 player.reason = f"left behind: {grown}"
-            self._send(Kind.RESULT, player.result())
+            self._send(Kind.RESULT, {**player.result(), "noted": moved})
         self._boards[0].enter("idle")
 
     @staticmethod
@@ -144,6 +144,7 @@ class Worker:
         """Open a device once, however many assignments use it."""
         if selector not in self._devices:
             self._devices[selector] = self._backend(backends.prefix_of(selector)).open(selector)
+            self._mapped = None  # what a driver maps for a device that it opens is no change
         return self._devices[selector]
 
     def ready(self, label: str) -> None:

@@ -11,7 +11,7 @@ import pytest
 from dmabuf_mp import ledger
 from dmabuf_mp.backends.base import Offer
 from dmabuf_mp.backends.cpu.device import CpuDevice
-from dmabuf_mp.ledger import Ledger, growth
+from dmabuf_mp.ledger import Ledger, growth, moved
 from dmabuf_mp.linux import memfd
 
 
@@ -77,6 +77,22 @@ def test_our_mappings_are_named_by_what_they_map_and_others_are_not_looked_at() 
 def test_only_what_a_mapping_has_grown_by_is_told() -> None:
     before, after = Ledger(mapped={"a": 4096, "b": 4096}), Ledger(mapped={"a": 12288, "c": 4096})
     assert growth(before, after) == "a mapping of 8192 bytes (a), a mapping of 4096 bytes (c)"
+
+
+def test_what_a_driver_maps_and_what_a_device_has_free_is_noted_and_not_judged() -> None:
+    before = Ledger(mapped={"/dev/nvidia0, inode 7": 4096, "a": 1}, free={"cuda:0": 9000, "cuda:1": 5})
+    after = Ledger(
+        mapped={"/dev/nvidia0, inode 7": 8192, "/dev/nvidiactl, inode 8": 4096, "a": 2},
+        free={"cuda:0": 1000, "cuda:1": 5, "cuda:2": 7},
+    )
+    assert growth(before, after) == "a mapping of 1 bytes (a)"
+    assert moved(before, after) == {"/dev/nvidia* mapped": 8192, "cuda:0 free": -8000}
+    assert moved(after, before) == {"/dev/nvidia* mapped": -8192, "cuda:0 free": 8000}
+    assert moved(before, before) == {}
+
+
+def test_the_cpu_has_no_memory_of_its_own() -> None:
+    assert ledger.take([CpuDevice()]).free == {}
 
 
 def test_a_devices_buffers_are_counted_until_they_are_closed() -> None:

@@ -171,6 +171,9 @@ class Device(Protocol):
     def held(self) -> Mapping[str, int]:
         """Return what `allocate` and `import_fd` gave out and was not closed: how many of which kind."""
 
+    def free_bytes(self) -> int | None:
+        """Return how much of the device's own memory is free, whoever uses the rest; None if it has none."""
+
     def close(self) -> None:
         """Give back what opening took."""
 

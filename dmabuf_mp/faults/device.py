@@ -88,6 +88,10 @@ class FaultyDevice:
         """Return which of the real device's buffers are not closed."""
         return self._device.held()
 
+    def free_bytes(self) -> int | None:
+        """Return what the real device tells."""
+        return self._device.free_bytes()
+
     def close(self) -> None:
         """Leave the real device open: it is the worker's."""
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from dmabuf_mp.linux import process
 from dmabuf_mp.model import Outcome, WorkerReport
@@ -86,6 +86,7 @@ class Playing:
             reason=end.reason,
             reason_code=end.code,
             culprit=end.culprit,
+            noted=cast("Mapping[str, int]", self.result.get("noted", {})),
             log=self.capture.lines(),
         )
 

@@ -122,6 +122,7 @@ def _worker(worker: WorkerReport) -> dict[str, Json]:
         "reason_code": worker.reason_code,
         "reason": worker.reason,
         "culprit": worker.culprit,
+        "noted": dict(worker.noted),
         "log": _log(worker.log),
     }
 
@@ -185,6 +186,7 @@ def _worker_from(data: dict[str, Any]) -> WorkerReport:
     return WorkerReport(
         **_fields(data, "role index device device_uuid pid exit_code signal reason reason_code culprit"),
         outcome=Outcome(data["outcome"]),
+        noted=data.get("noted", {}),
         log=tuple(LogLine(**_fields(line, "t_s level message")) for line in data["log"]),
     )
 

@@ -111,7 +111,10 @@ FAILED = scenario(
             bytes_checked=16384,
         ),
     ),
-    workers=(worker(), worker("consumer", 0, Outcome.FAILED, device="cuda:1", reason="3 mismatches")),
+    workers=(
+        worker(noted={"cuda:0 free": -4096}),
+        worker("consumer", 0, Outcome.FAILED, device="cuda:1", reason="3 mismatches"),
+    ),
 )
 SKIPPED = scenario(
     "cross-gpu",

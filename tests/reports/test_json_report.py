@@ -70,7 +70,7 @@ def test_the_fields_are_the_documented_ones() -> None:
     }
     assert (skipped["path"], skipped["mismatches"], skipped["first_mismatch"]) == (None, None, None)
     assert " ".join(crashed["workers"][1]) == (
-        "role index device device_uuid pid outcome exit_code signal reason_code reason culprit log"
+        "role index device device_uuid pid outcome exit_code signal reason_code reason culprit noted log"
     )
     assert passed["workers"][1]["log"][0]["message"] == "checked \x1b[31m 16384 \x00 bytes"
 

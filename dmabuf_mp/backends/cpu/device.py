@@ -102,5 +102,8 @@ class CpuDevice:
         """Return which buffers are not closed."""
         return self._given.held()
 
+    def free_bytes(self) -> None:
+        """Tell nothing: the machine's memory is everybody's."""
+
     def close(self) -> None:
         """Nothing was taken by opening."""

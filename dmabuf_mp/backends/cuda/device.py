@@ -11,7 +11,7 @@ from dmabuf_mp import patterns
 from dmabuf_mp.backends.base import CheckCounts, Given
 from dmabuf_mp.backends.cuda import driver, importers, memories
 from dmabuf_mp.backends.cuda.memories import CudaBuffer
-from dmabuf_mp.errors import InternalError
+from dmabuf_mp.errors import DriverError, InternalError, Unsupported
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -156,6 +156,16 @@ class CudaDevice:
     def held(self) -> Mapping[str, int]:
         """Return which buffers are not closed."""
         return self._given.held()
+
+    def free_bytes(self) -> int | None:
+        """Return how much of the GPU's memory is free; None where the driver does not say."""
+        try:
+            self.make_current()
+            free: int
+            free, _ = self.cuda("cuMemGetInfo")
+        except (DriverError, Unsupported):
+            return None
+        return free
 
     def synchronise(self) -> None:
         """Wait until everything that was started in the device's stream is finished."""
