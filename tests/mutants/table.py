@@ -22,6 +22,7 @@ IMPORTER = "tests/backends/cpu/test_importer.py"
 MEMORIES = "tests/backends/cpu/test_memories.py"
 CONTEXT = "tests/test_context.py"
 DIALOGUE = "tests/test_dialogue.py"
+EVIDENCE = "tests/test_evidence.py"
 STRIKING = "tests/faults/test_striking.py"
 WIRE = "tests/test_wire.py"
 MODEL = "tests/test_model.py"
@@ -123,6 +124,35 @@ MUTANTS = (
         "return 1 + word(pattern, words + j, t) % 255",
         "return word(pattern, words + j, t) % 256",
         f"tests/test_patterns.py {BLOCKS}",
+    ),
+    # What is told of wrong data, and of faults.
+    Mutant(
+        "a second read is not compared with the first",
+        "evidence.py",
+        "np.array_equal(got, again)",
+        "True",
+        EVIDENCE,
+    ),
+    Mutant(
+        "what was counted is not held against what is seen",
+        "evidence.py",
+        "all_seen = part.stop < size_bytes or wrong.size == counts.mismatched",
+        "all_seen = True",
+        EVIDENCE,
+    ),
+    Mutant(
+        "a fault that never struck is taken for one that did",
+        "orchestrator/scenario_run.py",
+        "if missed and Outcome.PASSED in (outcome, observed):",
+        "if False:",
+        "tests/faults/test_missed.py",
+    ),
+    Mutant(
+        "a fault that another has left no time for is none the less missed",
+        "orchestrator/playing.py",
+        "if not another_struck or (",
+        "if True or (",
+        "tests/faults/test_missed.py",
     ),
     # What a role has to have done.
     Mutant(
