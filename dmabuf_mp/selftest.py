@@ -24,6 +24,7 @@ from dmabuf_mp.model import (
     exit_code,
 )
 from dmabuf_mp.orchestrator import Orchestrator
+from dmabuf_mp.orchestrator.clock import time_scale
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -226,7 +227,7 @@ def judge(case: Case, report: ScenarioReport) -> str:
     if innocent := ends.keys() - set(case.blamed):
         return f"{', '.join(sorted(innocent))} did nothing, and is blamed too"
     starting = START_S if case.phase in ("start", "initialise") else 0.0
-    limit_s = starting + LATE_S + (case.scenario.timeout_s or 0.0)
+    limit_s = (starting + LATE_S + (case.scenario.timeout_s or 0.0)) * time_scale()
     if report.elapsed_s > limit_s:
         return f"caught after {report.elapsed_s:.1f} s, later than {limit_s:g} s"
     return ""
