@@ -366,7 +366,7 @@ class ScenarioRun:
         missed = misses(self._playing.values()) if observed not in _NOT_JUDGED else []
         if missed and Outcome.PASSED in (outcome, observed):
             outcome, code = Outcome.ERROR, "fault_not_struck"
-            reason = f"{'; '.join(missed)}; observed: {observed}"
+            reason, missed = f"{'; '.join(missed)}; observed: {observed}", []
         return ScenarioReport(
             name=scenario.name,
             file=scenario.file,

@@ -69,7 +69,7 @@ def test_a_fault_whose_round_is_gone_through_otherwise_is_named_with_its_moment(
     never = "producer: the fault 'flip_bit', due in 'fill' of round 1, never struck"
     assert unstruck.reason == f"{never}; observed: passed"
     assert one_of_two.reason == f"{never}; observed: failed"
-    assert unstruck.notes == (never,)
+    assert unstruck.notes == ()
 
 
 def test_what_looks_like_the_fault_is_not_taken_for_it() -> None:
