@@ -180,7 +180,8 @@ def start(
     stack: ExitStack,
     command: list[str],
     *,
-    pass_fds: tuple[int, ...],
+    pass_fds: tuple[int, ...] = (),
+    stdout: int | None = None,
     stderr: int | None = None,
     before_exec: Callable[[], None] = lambda: None,
 ) -> subprocess.Popen[bytes]:
@@ -194,7 +195,12 @@ def start(
         before_exec()
 
     process = subprocess.Popen(
-        command, stdin=subprocess.DEVNULL, stderr=stderr, pass_fds=pass_fds, preexec_fn=prepare_child
+        command,
+        stdin=subprocess.DEVNULL,
+        stdout=stdout,
+        stderr=stderr,
+        pass_fds=pass_fds,
+        preexec_fn=prepare_child,
     )
     stack.callback(process.wait)
     stack.callback(process.kill)

@@ -17,11 +17,19 @@ import struct
 import subprocess
 import sys
 import tempfile
+import time
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+Result = TypeVar("Result")
 
 HERE = Path(__file__).resolve().parent
 BUILD = HERE / "build"
+RETRY_S = 10
 VIRTIOFSD = "/usr/lib/qemu/virtiofsd"
 
 # What must be there, and the Debian package that brings it.
@@ -97,19 +105,29 @@ def install_needed() -> None:
         raise CannotBoot(f"packages are missing; run: sudo {' '.join(install)}")
     say(f"installing {' '.join(missing)}")
     environment = os.environ | {"DEBIAN_FRONTEND": "noninteractive"}
-    subprocess.run(["apt-get", "update", "-qq"], check=True)
-    subprocess.run([*install, "-qq"], check=True, stdout=subprocess.DEVNULL, env=environment)
+
+    def attempt() -> None:
+        subprocess.run(["apt-get", "update", "-qq"], check=True)
+        subprocess.run([*install, "-qq"], check=True, stdout=subprocess.DEVNULL, env=environment)
+
+    twice(attempt)
+
+
+def twice(attempt: Callable[[], Result]) -> Result:
+    """Tries a second time, a little later, what failed: a mirror may be changing at the moment."""
+    try:
+        return attempt()
+    except subprocess.CalledProcessError as error:
+        say(f"{error}; once more in {RETRY_S} s")
+        time.sleep(RETRY_S)
+        return attempt()
 
 
 def fetch(kernel: Kernel, folder: Path) -> None:
     """Downloads the newest package of a kernel and takes vmlinux and the modules out of it."""
-    package = newest_package(kernel.package)
-    say(f"fetching {package}")
     with tempfile.TemporaryDirectory(prefix="fetch-", dir=BUILD) as name:
         scratch = Path(name)
-        # As this user: apt's own, unprivileged one cannot write here.
-        download = ["apt-get", "download", "-qq", "-o", "APT::Sandbox::User=root", package]
-        subprocess.run(download, check=True, cwd=scratch)
+        package = twice(lambda: download_newest(kernel.package, scratch))
         (archive,) = scratch.glob("*.deb")
         subprocess.run(["dpkg-deb", "--extract", archive.name, "."], check=True, cwd=scratch)
         check_config(kernel, next(scratch.glob("boot/config-*")), package)
@@ -117,6 +135,16 @@ def fetch(kernel: Kernel, folder: Path) -> None:
         shutil.rmtree(folder / "modules", ignore_errors=True)
         save_modules(kernel, scratch / "lib/modules", folder / "modules")
     write(folder / "package", f"{package}\n".encode())  # last: it says that the rest is complete
+
+
+def download_newest(pattern: str, folder: Path) -> str:
+    """Downloads the newest package that matches, and returns its name."""
+    package = newest_package(pattern)
+    say(f"fetching {package}")
+    # As this user: apt's own, unprivileged one cannot write here.
+    download = ["apt-get", "download", "-qq", "-o", "APT::Sandbox::User=root", package]
+    subprocess.run(download, check=True, cwd=folder)
+    return package
 
 
 def newest_package(pattern: str) -> str:

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""Runs everything that needs a kernel of the tests' own, and says how long each took.
+"""Boots every kernel that the tests need, side by side, and says how long each step took.
 
-For each kernel it boots one guest, which runs the commands below one after the other.
-Their output comes through; JUnit files and other reports end up in build/report/RELEASE.
-Exits 0 only if every command of every kernel ran and exited 0, and no test skipped itself
-on the kernel that has everything.
+What runs in them is in inside.py.  When a guest has ended its output comes through; JUnit files
+and other reports end up in build/report/GUEST.  Exits 0 only if every step of every guest came to
+what it must, and no test skipped itself on the kernel that has everything.
+DMABUF_MP_LONG=1 in the environment adds the whole self-test.
 """
 
 from __future__ import annotations
@@ -18,28 +18,17 @@ import subprocess
 import sys
 import sysconfig
 import time
+from contextlib import ExitStack
 from pathlib import Path
 from xml.etree import ElementTree
 
 import boot
+import inside
 import prepare
 
-# What runs in each guest: name, and a command for its shell, which has the package's Python
-# first in PATH, the folder for reports in $REPORT and the test files to look into in $TESTS.
-COMMANDS = {
-    "6.12": {
-        "tests": 'python -m pytest -q -m dmabuf -p no:cacheprovider --junit-xml="$REPORT/tests.xml" $TESTS',
-        "scenarios": 'dmabuf-mp run --strict -k "not gpu" --junit "$REPORT/cpu.xml" scenarios/cpu*.yaml',
-        "devices": "dmabuf-mp devices",
-    },
-    "6.1": {
-        "devices": "dmabuf-mp devices",
-        "skips": "dmabuf-mp run scenarios/cpu_udmabuf.yaml scenarios/cpu_dma_heap.yaml; test $? = 77",
-    },
-}
-# The self-test waits for hangs, twenty times longer than elsewhere: only where it is asked for.
-LONG_COMMANDS = {"6.12": {"selftest": 'dmabuf-mp selftest --json "$REPORT/selftest.json"'}}
-NO_SKIPS = {"6.12": ("tests.xml",)}  # reports in which nothing may be skipped
+GUESTS = {**inside.GUESTS, **(inside.LONG_GUESTS if os.environ.get("DMABUF_MP_LONG") else {})}
+TIMEOUT_S = 2400.0 if os.environ.get("DMABUF_MP_LONG") else 300.0
+NO_SKIPS = {"6.12-tests": ("tests.xml",)}  # reports in which nothing may be skipped
 
 PROJECT = prepare.HERE.parents[1]
 ENVIRONMENT = (
@@ -48,91 +37,82 @@ ENVIRONMENT = (
 )
 
 
-def commands(release: str) -> dict[str, str]:
-    """Return what runs in a kernel's guest; the long ones too where DMABUF_MP_LONG is set."""
-    long = LONG_COMMANDS.get(release, {}) if os.environ.get("DMABUF_MP_LONG") else {}
-    return {**COMMANDS[release], **long}
-
-
-def run_all(releases: list[str], reports: Path, timeout_s: float) -> list[str]:
-    """Runs the commands of each kernel; returns what went wrong, a line each."""
-    started = time.monotonic()
-    tests = compile_on_host()
-    lines = [f"{'host':5} {'compile':12} {time.monotonic() - started:7.1f} s"]
+def run_all(names: list[str], reports: Path, timeout_s: float) -> list[str]:
+    """Runs the guests; returns what went wrong, a line each."""
+    began = time.monotonic()
+    with ExitStack() as stack:
+        compiling = boot.start(stack, [sys.executable, str(Path(__file__).resolve()), "--compile"])
+        for release in dict.fromkeys(GUESTS[name].release for name in names):
+            prepare.prepare(release)
+        if compiling.wait():
+            raise prepare.CannotBoot("the tests for the guest cannot be collected")
+    lines = [f"{'host':14} {'prepare':12} {time.monotonic() - began:7.1f} s"]
+    booted = time.monotonic()
     problems: list[str] = []
-    for release in releases:
-        folder = reports / release
-        shutil.rmtree(folder, ignore_errors=True)
-        folder.mkdir(parents=True)
-        booted = time.monotonic()
-        code = boot.boot(
-            boot.Job(
-                command=(sys.executable, str(Path(__file__).resolve()), "--inside", release),
-                release=release,
-                keep=folder,
-                environment=(
-                    *ENVIRONMENT,
-                    f"REPORT={folder}",
-                    f"TESTS={' '.join(tests)}",
-                    f"DMABUF_MP_LONG={os.environ.get('DMABUF_MP_LONG', '')}",
-                ),
-                timeout_s=timeout_s,
-            )
-        )
-        if code:
-            problems.append(f"{release}: the guest's exit code is {code}")
-        results = read_results(folder)
-        for name in commands(release):
-            if name not in results:
-                problems.append(f"{release}: {name} did not end")
-                continue
-            exit_code, elapsed_s = results[name]
-            lines.append(f"{release:5} {name:12} {elapsed_s:7.1f} s  exit code {exit_code:g}")
-        problems += [problem for name in NO_SKIPS.get(release, ()) for problem in judge_junit(folder / name)]
-        lines.append(f"{release:5} {'whole guest':12} {time.monotonic() - booted:7.1f} s")
-    print("\n" + "\n".join(lines) + f"\n{'all':18} {time.monotonic() - started:7.1f} s")
+    with ExitStack() as stack:
+        guests = {name: start(stack, name, reports / name, timeout_s) for name in names}
+        for name, guest in guests.items():
+            code = guest.wait()
+            print(f"\n== {name}\n{output_file(reports / name).read_text(errors='replace')}", flush=True)
+            results = read_results(reports / name)
+            lines += [f"{name:14} {step:12} {elapsed_s:7.1f} s" for step, (elapsed_s, _) in results.items()]
+            problems += judge(name, code, results, reports / name)
+    lines.append(f"{'guests':14} {'':12} {time.monotonic() - booted:7.1f} s")
+    print("\n" + "\n".join(lines) + f"\n{'all':27} {time.monotonic() - began:7.1f} s")
     return problems
 
 
-def compile_on_host() -> list[str]:
-    """Writes the byte code that the guest cannot write, its files being read-only.
+def compile_on_host() -> int:
+    """Writes the byte code that the guest cannot write, its files being read-only; returns an exit code.
 
-    Collecting the tests writes pytest's own, and ends early where they cannot be imported.
-    Returns the files that hold tests for the guest: it would take a minute to find them.
+    Collecting the tests writes pytest's own, fails early where they cannot be imported, and finds
+    the files that hold tests for the guest: there it would take a minute.
     """
     compile_all = [sys.executable, "-m", "compileall", "-q", "-j2"]
     subprocess.run([*compile_all, sysconfig.get_path("purelib"), "dmabuf_mp", "tests"], check=False)
     collect = [sys.executable, "-m", "pytest", "-qq", "--collect-only", "-m", "dmabuf", "tests"]
-    collected = subprocess.run(collect, check=False, stdout=subprocess.PIPE, text=True)
+    environment = {key: value for key, value in os.environ.items() if key != "PYTHONDONTWRITEBYTECODE"}
+    collected = subprocess.run(collect, check=False, stdout=subprocess.PIPE, text=True, env=environment)
     if collected.returncode:
-        raise prepare.CannotBoot(f"no tests for the guest: {' '.join(collect[1:])}:\n{collected.stdout}")
-    return re.findall(r"^(\S+): \d+$", collected.stdout, re.MULTILINE)
+        print(collected.stdout, file=sys.stderr)
+    else:
+        files = re.findall(r"^(\S+): \d+$", collected.stdout, re.MULTILINE)
+        prepare.write(prepare.BUILD / "files", "\n".join(files).encode())
+    return collected.returncode
 
 
-def run_inside(release: str) -> int:
-    """In the guest: runs the commands; returns the exit code of the last one that failed, or 0."""
-    worst = 0
-    environment = os.environ | {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
-    results: dict[str, tuple[int, float]] = {}
-    for name, command in commands(release).items():
-        print(f"\n== {release} {name}: {command}", flush=True)
-        started = time.monotonic()
-        code = subprocess.run(command, shell=True, check=False, env=environment).returncode
-        results[name] = (code, time.monotonic() - started)
-        prepare.write(results_file(Path(os.environ["REPORT"])), json.dumps(results).encode())
-        worst = code or worst
-    return worst
+def start(stack: ExitStack, name: str, report: Path, timeout_s: float) -> subprocess.Popen[bytes]:
+    """Starts a guest that ends with the stack, and with this process."""
+    shutil.rmtree(report, ignore_errors=True)
+    report.mkdir(parents=True)
+    shutil.copy(prepare.BUILD / "files", report)
+    output = stack.enter_context(output_file(report).open("wb")).fileno()
+    variables = [f"--env={variable}" for variable in (*ENVIRONMENT, f"REPORT={report}")]
+    launcher = [sys.executable, str(prepare.HERE / "boot.py"), "--kernel-release", GUESTS[name].release]
+    options = ["--keep", str(report), "--timeout", str(timeout_s), *variables]
+    job = [sys.executable, str(prepare.HERE / "inside.py"), name]
+    return boot.start(stack, [*launcher, *options, "--", *job], stdout=output, stderr=output)
 
 
-def results_file(folder: Path) -> Path:
-    """Where the guest says how its commands ended."""
-    return folder / "commands.json"
+def output_file(report: Path) -> Path:
+    """Where a guest's output goes."""
+    return report / "output.txt"
 
 
-def read_results(folder: Path) -> dict[str, tuple[int, float]]:
-    """Exit code and seconds of each command that ended."""
-    file = results_file(folder)
+def read_results(report: Path) -> dict[str, tuple[float, str]]:
+    """Seconds, and what was wrong, of each step that ended."""
+    file = inside.results_file(report)
     return json.loads(file.read_text()) if file.exists() else {}
+
+
+def judge(name: str, code: int, results: dict[str, tuple[float, str]], report: Path) -> list[str]:
+    """What was wrong with a guest that ended."""
+    wrong = [f"{step}: {problem}" for step, (_, problem) in results.items() if problem]
+    wrong += [f"{step.name} did not end" for step in GUESTS[name].steps if step.name not in results]
+    if code and not wrong:
+        wrong.append(f"its exit code is {code}")
+    wrong += [problem for file in NO_SKIPS.get(name, ()) for problem in judge_junit(report / file)]
+    return [f"{name}: {problem}" for problem in wrong]
 
 
 def judge_junit(file: Path) -> list[str]:
@@ -145,23 +125,22 @@ def judge_junit(file: Path) -> list[str]:
 
 
 def main() -> int:
-    """Runs the kernels that are asked for, or all."""
+    """Runs the guests that are asked for, or all."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     option = parser.add_argument
-    option("--kernel-release", action="append", choices=COMMANDS, help="default: each of them")
+    option("--guest", action="append", choices=GUESTS, help="default: each of them")
     option("--report", type=Path, default=prepare.BUILD / "report", metavar="DIR")
-    option("--timeout", type=float, default=300.0, metavar="SECONDS", help="for each guest")
-    option("--inside", choices=COMMANDS, help=argparse.SUPPRESS)
+    option("--timeout", type=float, default=TIMEOUT_S, metavar="SECONDS", help="for each guest")
+    option("--compile", action="store_true", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     os.chdir(PROJECT)
-    if arguments.inside:
-        return run_inside(arguments.inside)
+    if arguments.compile:
+        return compile_on_host()
     boot.unwind_on_signals()
     try:
-        releases = arguments.kernel_release or list(COMMANDS)
-        problems = run_all(releases, arguments.report.resolve(), arguments.timeout)
+        problems = run_all(arguments.guest or list(GUESTS), arguments.report.resolve(), arguments.timeout)
     except (prepare.CannotBoot, OSError, subprocess.SubprocessError) as error:
         problems = [str(error)]
     for problem in problems:
