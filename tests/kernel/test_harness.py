@@ -7,11 +7,13 @@ import select
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 import uuid
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import inside
 import pytest
 import run
 
@@ -32,7 +34,7 @@ class Launcher:
         self.temporary = temporary
         self.started: list[subprocess.Popen[str]] = []
 
-    def start(self, script: str, *options: str) -> subprocess.Popen[str]:
+    def start(self, script: str, *options: str, cwd: Path = HERE) -> subprocess.Popen[str]:
         """Starts a guest that runs the shell script."""
         name, _, value = self.mark.partition("=")
         process = subprocess.Popen(
@@ -40,14 +42,15 @@ class Launcher:
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
+            cwd=cwd,
             env=os.environ | {name: value, "TMPDIR": str(self.temporary)},
         )
         self.started.append(process)
         return process
 
-    def run(self, script: str, *options: str) -> tuple[int, str, str]:
+    def run(self, script: str, *options: str, cwd: Path = HERE) -> tuple[int, str, str]:
         """Runs a guest to its end; returns exit code, output, and the launcher's words."""
-        process = self.start(script, *options)
+        process = self.start(script, *options, cwd=cwd)
         output, words = process.communicate(timeout=300)
         return process.returncode, output, words
 
@@ -118,6 +121,19 @@ def test_only_the_kept_folder_is_writable(launcher: Launcher, tmp_path: Path) ->
     assert output.count("Read-only file system") == 2
     assert [file.read_text() for file in keep.iterdir()] == ["kept\n"]
     assert not target.exists()
+
+
+@pytest.mark.parametrize("parent", ["/tmp", "/run", "/dev/shm", "/var/tmp"])
+def test_the_folder_that_it_runs_in_is_there_wherever_it_lies(launcher: Launcher, parent: str) -> None:
+    with tempfile.TemporaryDirectory(prefix="with a space ", dir=parent) as name:
+        (folder := Path(name) / "keep").mkdir()
+        (Path(name) / "file").write_text("seen")
+        script = "cat file; echo kept > keep/file; ! echo lost > file"
+        code, output, words = launcher.run(script, "--keep", str(folder), cwd=Path(name))
+        assert (code, words) == (0, "")
+        assert output.startswith("seen")
+        assert "Read-only file system" in output
+        assert (folder / "file").read_text() == "kept\n"
 
 
 def test_a_guest_that_hangs_is_ended_and_its_console_shown(launcher: Launcher) -> None:
@@ -194,3 +210,28 @@ def test_tests_that_did_not_run_are_a_failure(
     if content is not None:
         report.write_text(content)
     assert [problem.removeprefix(f"{report}: ") for problem in run.judge_junit(report)] == expected
+
+
+def test_a_step_has_to_exit_and_to_speak_as_it_must(capfdbinary: pytest.CaptureFixture[bytes]) -> None:
+    cases = {
+        inside.Step("right", "dmabuf-mp --version", (r"dmabuf-mp \d",)): [],
+        inside.Step("silent", "dmabuf-mp --version", ("dmabuf-mp x",)): ["it did not say 'dmabuf-mp x'"],
+        inside.Step("usage", "dmabuf-mp run"): ["exit code 2, expected 0"],
+        inside.Step("no usage", "dmabuf-mp --version", exit_code=77): ["exit code 0, expected 77"],
+        inside.Step("unknown", "dmabuf"): ["exit code 1, expected 0"],
+    }
+    assert {step.name: inside.run_step(step) for step in cases} == {
+        step.name: expected for step, expected in cases.items()
+    }
+    assert b"dmabuf-mp " in capfdbinary.readouterr().out
+
+
+def test_a_step_that_did_not_end_is_a_failure_and_so_is_a_guest_that_failed(tmp_path: Path) -> None:
+    ended = {step.name: (1.0, "") for step in run.GUESTS["6.1"].steps}
+    some = {"devices": (1.0, "it did not say 'yes'"), "explain": (1.0, "")}
+    assert run.judge("6.1", 0, ended, tmp_path) == []
+    assert run.judge("6.1", 125, ended, tmp_path) == ["6.1: its exit code is 125"]
+    assert run.judge("6.1", 1, some, tmp_path) == [
+        "6.1: devices: it did not say 'yes'",
+        "6.1: skips did not end",
+    ]
