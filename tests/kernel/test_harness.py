@@ -70,7 +70,7 @@ class Launcher:
 def launcher(tmp_path: Path) -> Iterator[Launcher]:
     """A launcher that must leave no process and no file behind."""
     (temporary := tmp_path / "temporary").mkdir()
-    before = set(Path("/var/tmp").iterdir())
+    before = set(Path("/var/tmp").glob("vl.*"))  # where QEMU would write for itself
     launcher = Launcher(temporary)
     yield launcher
     left = launcher.processes()
@@ -80,7 +80,7 @@ def launcher(tmp_path: Path) -> Iterator[Launcher]:
         process.communicate()
     assert left == []
     assert list(temporary.iterdir()) == []
-    assert set(Path("/var/tmp").iterdir()) <= before
+    assert set(Path("/var/tmp").glob("vl.*")) <= before
 
 
 def last_lines(words: str) -> str:
@@ -123,7 +123,7 @@ def test_only_the_kept_folder_is_writable(launcher: Launcher, tmp_path: Path) ->
     assert not target.exists()
 
 
-@pytest.mark.parametrize("parent", ["/tmp", "/run", "/dev/shm", "/var/tmp"])
+@pytest.mark.parametrize("parent", ["/tmp", "/dev/shm", "/var/tmp"])
 def test_the_folder_that_it_runs_in_is_there_wherever_it_lies(launcher: Launcher, parent: str) -> None:
     with tempfile.TemporaryDirectory(prefix="with a space ", dir=parent) as name:
         (folder := Path(name) / "keep").mkdir()
