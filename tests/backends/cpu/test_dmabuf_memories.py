@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import grp
 import os
+import stat
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -30,6 +32,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.dmabuf
 SIZE = 2 * 4096 + 7
 ALLOCATED = 3 * 4096
+NODES = {"udmabuf": Path("/dev/udmabuf"), "dma_heap": Path("/dev/dma_heap/system")}
 EXPORTERS = {"udmabuf": "udmabuf", "dma_heap": "system"}
 BUFINFO = Path("/sys/kernel/debug/dma_buf/bufinfo")
 
@@ -210,21 +213,42 @@ def test_what_can_be_used_is_said() -> None:
     assert "system" in said["dma_heaps"]  # type: ignore[operator]
 
 
-def test_a_user_without_permission_is_told_the_nodes_group_and_the_udev_rule(memory: str) -> None:
-    def attempt() -> object:
-        os.setgroups([])
+def as_nobody(memory: str, *groups: int) -> str:
+    """Return what a user who owns nothing and is in these groups gets: a refusal or `allocated`."""
+
+    def attempt() -> str:
+        os.setgroups(groups)
         os.setresgid(65534, 65534, 65534)
         os.setresuid(65534, 65534, 65534)
         try:
-            memories.allocate(memory, 1, {})
+            memories.allocate(memory, 1, {}).close()
         except Unsupported as error:
             return f"{error} {memories.usable()}"
         return "allocated"
 
-    said = in_child(attempt)
-    node = {"udmabuf": "/dev/udmabuf", "dma_heap": "/dev/dma_heap/system"}[memory]
+    return in_child(attempt)
+
+
+def test_a_user_without_permission_is_told_the_nodes_group_and_the_udev_rule(memory: str) -> None:
+    said = as_nobody(memory)
+    node = NODES[memory]
     assert said.startswith(f"no permission to open {node} (mode 0600, group root): be root, or")
-    assert f'udev rule in /etc/udev/rules.d: KERNEL=="{Path(node).name}"' in said
+    assert f'udev rule in /etc/udev/rules.d: KERNEL=="{node.name}"' in said
+
+
+def test_a_node_that_belongs_to_a_group_is_for_its_members(memory: str) -> None:
+    node, video = NODES[memory], grp.getgrnam("video").gr_gid
+    before = node.stat()
+    os.chown(node, 0, video)
+    node.chmod(0o660)
+    try:
+        assert as_nobody(memory).startswith(
+            f"no permission to open {node} (mode 0660, group video): join the group video"
+        )
+        assert as_nobody(memory, video) == "allocated"
+    finally:
+        os.chown(node, before.st_uid, before.st_gid)
+        node.chmod(stat.S_IMODE(before.st_mode))
 
 
 def test_every_step_that_finds_no_fd_is_refused_and_leaks_nothing(memory: str) -> None:
