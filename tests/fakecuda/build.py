@@ -22,7 +22,7 @@ def build() -> Path:
     lock = os.open(SOURCES, os.O_RDONLY | os.O_CLOEXEC)  # the folder itself, which may be read-only
     try:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        command = ["make", "-s", "-C", str(SOURCES), f"OUT={BUILD}"]
+        command = ["make", "-s", "-C", str(SOURCES)]
         made = subprocess.run(command, capture_output=True, text=True, check=False)
     finally:
         os.close(lock)
@@ -41,6 +41,6 @@ def environment(**switches: str | int) -> dict[str, str]:
     paths = [str(folder), *filter(None, [os.environ.get("LD_LIBRARY_PATH")])]
     return {
         "LD_LIBRARY_PATH": ":".join(paths),
-        "LD_PRELOAD": str(folder / "libfakecuda_preload.so"),
+        "LD_PRELOAD": "libfakecuda_preload.so",  # without its path, which may hold a space: that parts names
         **{f"FAKECUDA_{name}": str(value) for name, value in switches.items()},
     }
