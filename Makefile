@@ -37,6 +37,7 @@ bench: $(VENV)/.ready-dev  ## Measure: each figure beside what it is compared wi
 
 test-kernel: $(VENV)/.ready-dev  ## Boot kernels that have dma-bufs, under emulation, and test in them
 	@$(BIN)/python tests/kernel/run.py $(ARGS)
+	@$(BIN)/python -m pytest -q -m kernel tests/kernel
 
 test-long: $(VENV)/.ready-dev  ## Test the tests: every fault, mutants, kills at random, much fuzz: an hour
 	@$(BIN)/python -m dmabuf_mp selftest --every-phase

@@ -27,7 +27,7 @@ import inside
 import prepare
 
 GUESTS = {**inside.GUESTS, **(inside.LONG_GUESTS if os.environ.get("DMABUF_MP_LONG") else {})}
-TIMEOUT_S = 2400.0 if os.environ.get("DMABUF_MP_LONG") else 300.0
+TIMEOUT_S = 2400.0 if os.environ.get("DMABUF_MP_LONG") else 600.0
 NO_SKIPS = {"6.12-tests": ("tests.xml",)}  # reports in which nothing may be skipped
 
 PROJECT = prepare.HERE.parents[1]

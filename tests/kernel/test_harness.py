@@ -112,9 +112,9 @@ def test_only_the_kept_folder_is_writable(launcher: Launcher, tmp_path: Path) ->
         echo fresh > /tmp/file; echo fresh > /run/file; echo fresh > /dev/shm/file
         echo kept > '{keep}/file'
         test ! -e '{beside}'
-        if touch {target}; then exit 1; fi
+        if touch '{target}'; then exit 1; fi
         mount -o remount,rw /
-        if touch {target}; then exit 2; fi
+        if touch '{target}'; then exit 2; fi
     """
     code, output, words = launcher.run(script, "--keep", str(keep))
     assert (code, words) == (0, "")
