@@ -53,13 +53,13 @@ class Planned:
 
 
 def most_at_once(scenarios: Sequence[Scenario], settings: RunSettings) -> dict[str, int]:
-    """Return the backends whose inventory a plan needs, all but the CPU's, and how many roles use each."""
+    """Return the backends that scenarios use, and of how many roles in one scenario at most."""
     most: dict[str, int] = {}
     for scenario in scenarios:
         mapped, _ = apply_mapping(scenario, settings.mapping)
         used = Counter(backends.prefix_of(role.device) for role in mapped.roles)
-        for prefix in used.keys() - {"cpu"}:
-            most[prefix] = max(most.get(prefix, 0), used[prefix])
+        for prefix, count in used.items():
+            most[prefix] = max(most.get(prefix, 0), count)
     return dict(sorted(most.items()))
 
 

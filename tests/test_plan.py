@@ -267,11 +267,11 @@ def test_the_first_mapping_that_matches_counts_and_only_what_it_matches_changes(
 
 def test_only_what_is_needed_at_once_is_asked_for() -> None:
     settings = RunSettings(seed=0)
-    assert plan.most_at_once([scenario("cpu")], settings) == {}
+    assert plan.most_at_once([scenario("cpu")], settings) == {"cpu": 2}
     two = [scenario("cpu", "cuda:0"), scenario("cuda:0", "cuda:1"), scenario("cpu", "cpu", "cpu")]
-    assert plan.most_at_once(two, settings) == {"cuda": 2}
+    assert plan.most_at_once(two, settings) == {"cpu": 3, "cuda": 2}
     mapped = replace(settings, mapping=(("cuda:*", "cpu"),))
-    assert plan.most_at_once([scenario("cuda:any")], mapped) == {}
+    assert plan.most_at_once([scenario("cuda:any")], mapped) == {"cpu": 2}
 
 
 # Patterns, deadlines, repeats.

@@ -13,13 +13,13 @@ import time
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, cast
 
-from dmabuf_mp import backends, plan
+from dmabuf_mp import plan
 from dmabuf_mp.backends.base import Inventory
 from dmabuf_mp.errors import Problem, ResourceRefused, ScenarioError
 from dmabuf_mp.linux import iommu
 from dmabuf_mp.model import BAD, DeviceInfo, Outcome, Report, exit_code
 from dmabuf_mp.orchestrator.loop import Interrupted, Loop
-from dmabuf_mp.orchestrator.pool import Pool
+from dmabuf_mp.orchestrator.pool import Pool, prepare_to_fork
 from dmabuf_mp.orchestrator.question import Question
 from dmabuf_mp.orchestrator.scenario_run import ScenarioRun
 from dmabuf_mp.orchestrator.soak import Growth, shuffled
@@ -167,10 +167,11 @@ class Orchestrator:
 
     def _inventories(self, scenarios: Sequence[Scenario]) -> dict[str, Inventory]:
         most = plan.most_at_once(scenarios, self._settings)
+        on_cpu = most.pop("cpu", 0)
         for prefix, count in most.items():
             self.warm(prefix, count)
-        # While drivers initialise. With numpy, once here rather than once in every worker: it is no driver.
-        backends.load("cpu")
+        if on_cpu:
+            prepare_to_fork()  # while drivers initialise
         return {prefix: self.inventory(prefix) for prefix in most}
 
     def _run_one(

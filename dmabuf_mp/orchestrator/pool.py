@@ -11,6 +11,11 @@ if TYPE_CHECKING:
     from dmabuf_mp.orchestrator.loop import Loop
 
 
+def prepare_to_fork() -> None:
+    """Import numpy, once here rather than once in every worker that will be forked; it is no driver."""
+    backends.load("cpu")
+
+
 class Pool:
     """Idle workers; with `fresh`, none is ever kept."""
 
@@ -28,6 +33,7 @@ class Pool:
                 worker = self._idle[key].pop()
                 if not worker.reap():
                     return worker
+        prepare_to_fork()
         return self._loop.spawn()
 
     def keep(self, worker: Handle, devices: tuple[str, ...]) -> bool:
