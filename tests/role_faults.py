@@ -265,13 +265,19 @@ def flooding_grandchild_then_exit(context: Context) -> None:
 def daemon(context: Context) -> None:
     """Leave a grandchild by a double fork, in a session of its own, with a child of its own."""
     play(context)
+    started, start = os.pipe()
     if (child := os.fork()) == 0:
         os.setsid()
         if os.fork() == 0:
             os.fork()
+            os.write(start, b".")
             _sleep()
         os._exit(0)
     os.waitpid(child, 0)
+    os.close(start)
+    for _ in range(2):  # both are there before the worker is looked at
+        os.read(started, 1)
+    os.close(started)
 
 
 def _leave_process(context: Context) -> None:
