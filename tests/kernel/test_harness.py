@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import inside
+import prepare
 import pytest
 import run
 
@@ -235,3 +236,33 @@ def test_a_step_that_did_not_end_is_a_failure_and_so_is_a_guest_that_failed(tmp_
         "6.1: devices: it did not say 'yes'",
         "6.1: skips did not end",
     ]
+
+
+@pytest.mark.parametrize(("failures", "tries"), [(0, 1), (1, 2), (2, 2)])
+def test_a_mirror_that_fails_is_asked_once_more(
+    failures: int, tries: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(prepare, "RETRY_S", 0)
+    tried = []
+
+    def attempt() -> str:
+        tried.append(len(tried))
+        subprocess.run(["false" if len(tried) <= failures else "true"], check=True)
+        return "done"
+
+    if failures < tries:
+        assert prepare.twice(attempt) == "done"
+    else:
+        with pytest.raises(subprocess.CalledProcessError):
+            prepare.twice(attempt)
+    assert len(tried) == tries
+    assert ("once more" in capsys.readouterr().err) == (tries == 2)
+
+
+def test_without_root_it_fails_and_says_so() -> None:
+    as_nobody = "import os, boot; os.seteuid(65534); boot.boot(boot.Job(command=('true',)))"
+    ran = subprocess.run(
+        [sys.executable, "-c", as_nobody], cwd=HERE, capture_output=True, text=True, check=False
+    )
+    assert ran.returncode == 1
+    assert "needs root: run it with sudo" in ran.stderr
