@@ -31,7 +31,7 @@ class Pool:
         for key in (wanted, drivers):
             while key and self._idle.get(key):
                 worker = self._idle[key].pop()
-                if not worker.reap():
+                if not worker.reap() and not worker.control.closed:  # closed: it is ending at the moment
                     return worker
         prepare_to_fork()
         return self._loop.spawn()
