@@ -72,3 +72,13 @@ class CheckMissing(DmabufMpError):
 
 class InternalError(DmabufMpError):
     """Ourselves: a bug in this package."""
+
+
+def one_line(error: BaseException) -> str:
+    """Return an exception as one line: its type, its message, and the line that raised it."""
+    import traceback  # most runs never need it
+
+    text = traceback.format_exception_only(error)[-1].strip()
+    text = text if len(text) <= 500 else f"{text[:500]} …"
+    frames = traceback.extract_tb(error.__traceback__)
+    return f"{text} ({frames[-1].filename}:{frames[-1].lineno})" if frames else text

@@ -154,7 +154,7 @@ class Player:
             error = error.__context__
         error = self._weigh(error)
         self.outcome, self.code = _meaning(error)
-        self.reason = str(error) if self.code != "exception" and str(error) else one_line(error)
+        self.reason = str(error) if self.code != "exception" and str(error) else errors.one_line(error)
         self._culprit = self._blame(error)
         if self.code == "exception":
             self._worker.log(self._part.label, "error", "".join(traceback.format_exception(error)))
@@ -215,11 +215,3 @@ def _meaning(error: BaseException) -> tuple[Outcome, str]:
         if isinstance(error, kind):
             return outcome, code
     return Outcome.ERROR, "exception"
-
-
-def one_line(error: BaseException) -> str:
-    """Return an exception as one line: its type, its message, and the line that raised it."""
-    text = traceback.format_exception_only(error)[-1].strip()
-    text = text if len(text) <= 500 else f"{text[:500]} …"
-    frames = traceback.extract_tb(error.__traceback__)
-    return f"{text} ({frames[-1].filename}:{frames[-1].lineno})" if frames else text

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING
 from dmabuf_mp import backends, errors, ledger, roles
 from dmabuf_mp.linux import process
 from dmabuf_mp.model import Outcome
-from dmabuf_mp.player import Player, one_line
+from dmabuf_mp.player import Player
 from dmabuf_mp.wire import Channel, Kind, json_bytes, read_payload
 
 if TYPE_CHECKING:
@@ -89,7 +89,7 @@ class Worker:
             except errors.UsageError as error:
                 problems[str(function)] = str(error)
             except BaseException as error:  # noqa: BLE001 - the user's module may raise anything
-                problems[str(function)] = f"role {function!r}: importing it raised {one_line(error)}"
+                problems[str(function)] = f"role {function!r}: importing it raised {errors.one_line(error)}"
         self._send(Kind.RESULT, problems)
 
     # Assignments.

@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from dmabuf_mp import plan, wire
-from dmabuf_mp.errors import DmabufMpError, PeerGone, ProtocolError, ResourceRefused
+from dmabuf_mp.errors import DmabufMpError, PeerGone, ProtocolError, ResourceRefused, one_line
 from dmabuf_mp.linux import process
 from dmabuf_mp.model import LogLine, Outcome, ScenarioReport, verdict
 from dmabuf_mp.orchestrator.capture import Capture
@@ -73,9 +73,10 @@ class ScenarioRun:
         except Interrupted as reason:
             broken_off = Outcome.INTERRUPTED, "interrupted", f"interrupted by {reason}"
             self._end_unfinished(*broken_off)
-        except DmabufMpError as error:
+        except Exception as error:  # noqa: BLE001 - a mistake of our own must not cost the run its report
             code = "resource" if isinstance(error, ResourceRefused) else "internal"
-            broken_off = Outcome.ERROR, code, str(error)
+            text = str(error) if isinstance(error, DmabufMpError) else one_line(error)
+            broken_off = Outcome.ERROR, code, text
             self._end_unfinished(*broken_off)
         self._give_back()
         if not self._playing:
