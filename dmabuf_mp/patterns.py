@@ -62,6 +62,15 @@ def tail_byte(pattern: Pattern, words: int, j: int, t: int) -> int:
     return 1 + word(pattern, words + j, t) % 255
 
 
+def poison(size_bytes: int) -> int:
+    """Return the byte that new memory of a size is filled with: no pattern's words are all made of it.
+
+    It is 0xFF, which tells memory that nobody wrote from zeros that something wrote. One word and a few tail
+    bytes can be 0xFF by right, and are never zero.
+    """
+    return 0xFF if size_bytes >= 8 else 0
+
+
 def split(size_bytes: int) -> tuple[int, int]:
     """Return (whole words, tail bytes) of a size; their sum is the number of positions to check."""
     return divmod(size_bytes, 4)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from dmabuf_mp import roles
-from dmabuf_mp.errors import CheckMissing, DmabufMpError, Unsupported
+from dmabuf_mp.errors import CheckMissing, DmabufMpError, Unsupported, UsageError
 from dmabuf_mp.findings import Findings, MismatchFound, describe
 from dmabuf_mp.model import Mismatch
 from dmabuf_mp.patterns import positions
@@ -134,6 +134,34 @@ def test_a_role_whose_fill_can_write_no_memory_skips_with_every_reason(consumer:
     with pytest.raises(Unsupported, match="first/memfd: not into any; second/memfd: not into any"):
         role.share(fill)
     assert consumer.heard()[0].startswith("none ")
+
+
+def test_only_a_check_of_the_received_buffer_counts(producer: Script) -> None:
+    def each(buffer: Buffer, round_: int) -> None:
+        other = role.device.allocate("memfd", role.size_bytes, {})
+        role.fill(other, round_)
+        role.check(other, round_)
+
+    role = context(PickyDevice(), upstream=producer.offers(0))
+    with pytest.raises(
+        CheckMissing, match=r"consumer\[0\] checked another buffer than the one that it received"
+    ):
+        role.receive(each)
+
+
+@pytest.mark.parametrize(
+    ("access", "error", "text"),
+    [
+        ("read", UsageError, r"consumer\[0\] may not write: its access is 'read'"),
+        ("readwrite", CheckMissing, r"consumer\[0\] wrote before it had checked round 0"),
+    ],
+)
+def test_a_consumer_that_writes_what_it_is_to_check_is_refused(
+    producer: Script, access: str, error: type[DmabufMpError], text: str
+) -> None:
+    role = context(PickyDevice(), upstream=producer.offers(0), access=access)
+    with pytest.raises(error, match=text):
+        role.receive(role.fill)
 
 
 def test_a_role_that_gives_up_after_it_has_acked_is_in_error(producer: Script) -> None:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dmabuf_mp.patterns import KINDS, M, Pattern, kappa, mix, positions, split, step, tail_byte, word
+from dmabuf_mp.patterns import KINDS, M, Pattern, kappa, mix, poison, positions, split, step, tail_byte, word
 
 VECTORS = {
     (0, 0): (0x00001000, 0x00000001, 0x54ACEA80),
@@ -56,6 +56,19 @@ def test_random_makes_one_of_zero() -> None:
 def test_nothing_is_ever_zero(pattern: Pattern, i: int, t: int) -> None:
     assert 1 <= word(pattern, i, t) <= M
     assert 1 <= tail_byte(pattern, i, 2, t) <= 255
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("size_bytes", [*range(1, 13), 4096])
+def test_memory_that_nobody_wrote_never_matches(kind: str, size_bytes: int) -> None:
+    words, tail = split(size_bytes)
+    unwritten = poison(size_bytes)
+    for base in (1, M - 2, M - 1, M):  # M is the one word that 0xFF can pass for
+        for t in (*range(300), M):
+            pattern = Pattern(kind, base=base)
+            due = b"".join(word(pattern, i, t).to_bytes(4, "little") for i in range(words))
+            due += bytes(tail_byte(pattern, words, j, t) for j in range(tail))
+            assert due != bytes([unwritten]) * size_bytes
 
 
 def test_every_step_and_scenario_has_words_of_its_own() -> None:

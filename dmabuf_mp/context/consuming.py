@@ -68,6 +68,7 @@ class Consuming(Relaying):
                 return False
             undo.callback(buffer.close)
             undo.callback(self._drop_copy)
+            self._received = buffer
             for round_ in range(self.rounds):
                 self._round = round_
                 if round_ and not incoming.next_round(round_):
@@ -105,7 +106,7 @@ class Consuming(Relaying):
         findings.checked_rounds.clear()
         findings.bytes_checked, findings.mismatches, findings.first = 0, None, None
         findings.rounds_done = 0
-        self._last, self._offer, self._forwarded = None, None, -1
+        self._last, self._offer, self._forwarded, self._received = None, None, -1, None
         self._board.trying("")
         self._shared = self._outgoing is None
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from dmabuf_mp import patterns
 from dmabuf_mp.dialogue import Ack, Incoming, Outgoing
-from dmabuf_mp.errors import CheckMissing, DmabufMpError
+from dmabuf_mp.errors import CheckMissing, DmabufMpError, UsageError
 from dmabuf_mp.findings import Findings, MismatchFound, describe
 
 if TYPE_CHECKING:
@@ -57,6 +57,7 @@ class Core:
         self._outgoing = Outgoing(tuple(zip(downstream, writes, strict=True))) if downstream else None
         self._shared = self._outgoing is None
         self._last: Ack | None = None
+        self._received: Buffer | None = None
         self._offer: tuple[int, Offer, Fd] | None = None
         self._copy: Allocation | None = None
         self._round = 0
@@ -78,12 +79,22 @@ class Core:
         return self.deadline - time.monotonic()
 
     def fill(self, buffer: Buffer, round_: int, *, write_back: bool = False) -> None:
-        """Write the pattern of a round, or a consumer's write-back of it, into the whole buffer."""
+        """Write the pattern of a round, or a consumer's write-back of it, into the whole buffer.
+
+        A consumer writes into what it has received only after its check, and with `access: readwrite`.
+        """
+        if buffer is self._received:
+            if self._part.access == "read":
+                raise UsageError(f"{self.label} may not write: its access is 'read'")
+            if self._round not in self.findings.checked_rounds:
+                raise CheckMissing(f"{self.label} wrote before it had checked round {self._round}")
         with self.phase("fill"):
             self.device.fill(buffer, self._part.pattern, patterns.step(round_, write_back=write_back))
 
     def check(self, buffer: Buffer, round_: int) -> CheckCounts:
         """Compare the whole buffer with the pattern of a round; only this makes a consumer pass."""
+        if self._incoming is not None and buffer is not self._received:
+            raise CheckMissing(f"{self.label} checked another buffer than the one that it received")
         findings = self.findings
         counts, first = self._compare(buffer, round_, patterns.step(round_), findings.first)
         findings.checked_rounds.add(round_)

@@ -314,7 +314,17 @@ def _params() -> FieldType:
 def _option(type_: type) -> FieldType:
     if type_ is bool:
         return _checked(_boolean, {"type": "boolean"})
-    return _whole(0, MAX_SIZE_BYTES) if type_ is int else _name()
+    return _whole(0, MAX_SIZE_BYTES) if type_ is int else _file_name()
+
+
+def _file_name() -> FieldType:
+    def check(value: object) -> str:
+        name = _text_of(value)
+        if not name.isprintable() or "/" in name or not name.strip("."):
+            raise ValueError(f"expected a name without '/', got {describe(name)}")
+        return name
+
+    return _checked(check, {"type": "string", "pattern": r"^[^/]*[^/.][^/]*$"})
 
 
 def _boolean(value: object) -> bool:

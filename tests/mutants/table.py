@@ -78,7 +78,7 @@ MUTANTS = (
     Mutant(
         "new memory is not poisoned",
         "backends/cpu/memories.py",
-        "view.fill(POISON)",
+        "view.fill(poison(size_bytes))",
         "pass",
         f"{MEMORIES} {FAULTS}",
     ),

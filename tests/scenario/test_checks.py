@@ -97,6 +97,8 @@ def test_possible(producer: str, consumer: str) -> None:
             "cpu",
             "1:49: 'pcie' is for memory pinned or device, this is memfd",
         ),
+        ("{heap: ../null}", "cpu", "1:18: expected a name without '/', got '../null'"),
+        ("{heap: ..}", "cpu", "1:18: expected a name without '/', got '..'"),
         ("{heap: 5}", "cpu", "1:18: expected text, got the number 5: put it in quotes"),
         ("{device: cuda:0, pcie: yes}", "cpu", "1:34: expected true or false, got 'yes'"),
         ("cuda:" + "0" * 100, "cpu", "1:11: a device has at most 100 characters, this has 105"),

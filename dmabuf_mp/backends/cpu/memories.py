@@ -13,6 +13,7 @@ from dmabuf_mp.backends.cpu.paths import LINUX_EXPORTS
 from dmabuf_mp.backends.cpu.refusals import opening, translated
 from dmabuf_mp.errors import Unsupported
 from dmabuf_mp.linux import dma_heap, dmabuf, memfd, udmabuf
+from dmabuf_mp.patterns import poison
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
     from dmabuf_mp.fds import Fd
     from dmabuf_mp.model import Json
 
-POISON = 0xFF
 MIB = 2**20
 
 
@@ -112,7 +112,7 @@ def allocate(memory: str, size_bytes: int, options: Mapping[str, Json]) -> Mappe
         )
         undo.callback(buffer.close)
         with buffer.access(write=True, whole=True) as view:
-            view.fill(POISON)
+            view.fill(poison(size_bytes))
         undo.pop_all()
         return buffer
 

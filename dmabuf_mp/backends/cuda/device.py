@@ -26,7 +26,6 @@ PTX = Path(__file__).with_name("kernels.ptx")
 BLOCK = 256  # threads; kernels.cu is compiled for this
 BLOCK_WORDS = 4096  # what one block of the check takes at a time
 BLOCKS_PER_MULTIPROCESSOR = 8
-POISON = 0xFF
 
 Counters = ctypes.c_uint64 * 3
 _NOTHING_FOUND = (0, 0, 2**64 - 1)  # matched, mismatched, first offset
@@ -83,7 +82,8 @@ class CudaDevice:
         with ExitStack() as undo:
             allocation = memories.allocate(self, memory, size_bytes, options)
             undo.callback(allocation.close)
-            self.cuda("cuMemsetD8Async", allocation.pointer, POISON, allocation.allocated_bytes, self.stream)
+            poison = patterns.poison(size_bytes)
+            self.cuda("cuMemsetD8Async", allocation.pointer, poison, allocation.allocated_bytes, self.stream)
             self.synchronise()
             undo.pop_all()
             return self._given.add(f"{memory} memory on {self.info.selector}", allocation)

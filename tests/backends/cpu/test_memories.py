@@ -16,6 +16,7 @@ import pytest
 from dmabuf_mp.backends.cpu import memories
 from dmabuf_mp.errors import DmabufMpError, ResourceRefused, Unsupported
 from dmabuf_mp.linux import dmabuf, memfd
+from dmabuf_mp.patterns import poison
 from tests.dmabufs import need
 from tests.forked import in_child, leave_fds, open_fds
 
@@ -52,7 +53,7 @@ def test_new_memory_is_whole_pages_of_poison(size: int, allocated: int) -> None:
     with buffer.access(write=False) as view:
         assert view.size == size
     with buffer.access(write=False, whole=True) as view:
-        assert view.size == allocated and (view == 0xFF).all()
+        assert view.size == allocated and (view == poison(size)).all()
     del view
     buffer.close()
 
