@@ -82,6 +82,34 @@ MUTANTS = (
         "pass",
         f"{MEMORIES} {FAULTS}",
     ),
+    Mutant(
+        "memory that nobody wrote can match",
+        "patterns.py",
+        "    return 0xFF if size_bytes >= 8 else 0",
+        "    return 0xFF",
+        "tests/test_patterns.py",
+    ),
+    Mutant(
+        "a check of any buffer counts",
+        "context/core.py",
+        "        if self._incoming is not None and buffer is not self._received:",
+        "        if False:",
+        CONTEXT,
+    ),
+    Mutant(
+        "a consumer may write what it is to check",
+        "context/core.py",
+        "            if self._round not in self.findings.checked_rounds:",
+        "            if False:",
+        CONTEXT,
+    ),
+    Mutant(
+        "a worker that is ending is taken out of the pool",
+        "orchestrator/pool.py",
+        "if not worker.reap() and not worker.control.closed:",
+        "if not worker.reap():",
+        "tests/orchestrator/test_pool.py",
+    ),
     # The pattern.
     Mutant(
         "the round is ignored",
