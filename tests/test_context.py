@@ -136,6 +136,18 @@ def test_a_role_whose_fill_can_write_no_memory_skips_with_every_reason(consumer:
     assert consumer.heard()[0].startswith("none ")
 
 
+def test_what_a_function_of_the_users_does_is_no_phase_of_ours(producer: Script) -> None:
+    phases = []
+
+    def note(buffer: Buffer, round_: int) -> None:
+        phases.append(receiving._board.phase)
+        receiving.check(buffer, round_)
+
+    receiving = context(PickyDevice(), upstream=producer.offers(0, rounds=(1,)).ends(), rounds=2)
+    receiving.receive(note)
+    assert phases == ["role", "role"]
+
+
 def test_only_a_check_of_the_received_buffer_counts(producer: Script) -> None:
     def each(buffer: Buffer, round_: int) -> None:
         other = role.device.allocate("memfd", role.size_bytes, {})

@@ -77,6 +77,7 @@ class Consuming(Relaying):
                     incoming.withdrawn()
                     return False
                 try:
+                    self._board.enter("role")
                     each(buffer, round_)
                 except Unsupported as reason:
                     if round_:

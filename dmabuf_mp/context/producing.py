@@ -57,6 +57,7 @@ class Producing(Core):
                 with self.phase("export"):
                     allocation = undo.enter_context(contextlib.closing(self._allocate(attempt)))
                     fd = undo.enter_context(allocation.export(attempt.handle))
+                self._board.enter("role")
                 fill(allocation, 0)
             except Unsupported as reason:
                 return [self._pass_over(attempt, None, reason)]
@@ -71,6 +72,7 @@ class Producing(Core):
             self._check_write_back(allocation, 0)
             for round_ in range(1, self.rounds):
                 self._round = round_
+                self._board.enter("role")
                 fill(allocation, round_)
                 with self.phase("send"):
                     outgoing.filled(round_)
