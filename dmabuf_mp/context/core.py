@@ -71,7 +71,7 @@ class Core:
 
     def log(self, message: str, level: str = "info") -> None:
         """Add a line to the scenario's log."""
-        self._log(level, message)
+        self._log(str(level), str(message))
 
     @property
     def remaining_s(self) -> float:

@@ -37,6 +37,9 @@ def load(paths: Sequence[str | os.PathLike[str]]) -> tuple[Scenario, ...]:
     problems: list[Problem] = []
     for number, given in enumerate(paths):
         path = os.fspath(given)
+        if not path:
+            problems.append(Problem("''", 1, 1, "no name: expected a file or a folder"))
+            continue
         if path == sources.STDIN and given in paths[:number]:
             problems.append(Problem(path, 1, 1, "standard input is there once: name it once"))
             continue

@@ -180,6 +180,11 @@ def test_standard_input_given_twice(monkeypatch: pytest.MonkeyPatch) -> None:
         load(["-", "-"])
 
 
+def test_a_path_without_a_name() -> None:
+    with pytest.raises(ScenarioError, match="^'':1:1: no name: expected a file or a folder$"):
+        load([""])
+
+
 def test_standard_input_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     with Path("/dev/zero").open() as zero:
         monkeypatch.setattr(sys, "stdin", zero)
