@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import re
 import sys
 import threading
 from pathlib import Path
@@ -122,7 +123,8 @@ def test_a_large_file(tmp_path: Path) -> None:
 def test_a_path_that_no_file_can_have() -> None:
     assert problem("a\0b.yaml") == "1:1: cannot be read: embedded null byte"
     assert problem("n" * 5000).startswith("1:1: cannot be read: File name too long")
-    assert problem("").startswith("1:1: cannot be read: ")
+    with pytest.raises(ScenarioError, match=re.escape("'':1:1: no name: expected a file or a folder")):
+        load([""])
 
 
 @pytest.mark.parametrize("device", ["/dev/zero", "/dev/null"])
@@ -178,11 +180,6 @@ def test_standard_input_given_twice(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(GOOD.encode())))
     with pytest.raises(ScenarioError, match="standard input is there once: name it once"):
         load(["-", "-"])
-
-
-def test_a_path_without_a_name() -> None:
-    with pytest.raises(ScenarioError, match="^'':1:1: no name: expected a file or a folder$"):
-        load([""])
 
 
 def test_standard_input_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
