@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import signal
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,6 +12,9 @@ import pytest
 
 # Before anything imports numpy, whose OpenBLAS starts threads otherwise.
 os.environ["OPENBLAS_NUM_THREADS"] = "1"
+# A shell's background job ignores SIGINT, and what it starts inherits that: the tests send it.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
