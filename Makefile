@@ -39,7 +39,7 @@ test-kernel: $(VENV)/.ready-dev  ## Boot kernels that have dma-bufs, under emula
 	@$(BIN)/python tests/kernel/run.py $(ARGS)
 	@$(BIN)/python -m pytest -q -m kernel tests/kernel
 
-test-long: $(VENV)/.ready-dev  ## Test the tests: every fault, mutants, kills at random, much fuzz: an hour
+test-long: $(VENV)/.ready-dev  ## Test the tests: every fault, mutants, kills at random, much fuzz: two hours
 	@$(BIN)/python -m dmabuf_mp selftest --every-phase
 	@$(BIN)/python -m tests.mutants.run
 	@$(BIN)/python -m tests.long.kill
