@@ -19,21 +19,32 @@ import tempfile
 import time
 from contextlib import suppress
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from tests.long.kill import MARK, marked
-from tests.mutants.table import MUTANTS, Mutant
+from tests.mutants import others, table
+
+if TYPE_CHECKING:
+    from tests.mutants.table import Mutant
 
 ROOT = Path(__file__).resolve().parents[2]
 LIMIT_S = 180.0
+MUTANTS = (*table.MUTANTS, *others.MUTANTS)
 
 
 def run_tests(root: Path, arguments: str) -> tuple[int | None, str]:
     """Return the exit status of the tests in a copy, None past the limit, and the first that failed."""
-    command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", *shlex.split(arguments)]
+    command = [sys.executable, "-m", "pytest", "-x", "-v", "-p", "no:cacheprovider", *shlex.split(arguments)]
     with subprocess.Popen(
         command,
         cwd=root,
-        env={**os.environ, "PYTHONPATH": str(root), "PYTHONDONTWRITEBYTECODE": "1", MARK: root.name},
+        env={
+            **os.environ,
+            "PYTHONPATH": str(root),
+            "PYTHONDONTWRITEBYTECODE": "1",
+            "PYTHONUNBUFFERED": "1",
+            MARK: root.name,
+        },
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -42,9 +53,10 @@ def run_tests(root: Path, arguments: str) -> tuple[int | None, str]:
     ) as child:
         try:
             output, _ = child.communicate(timeout=LIMIT_S)
-        except subprocess.TimeoutExpired:
+        except subprocess.TimeoutExpired as error:
             child.kill()
-            return None, f"no end within {LIMIT_S:g} s"
+            begun = (error.output or b"").decode().rpartition("/")[2].strip()
+            return None, f"{begun}: no end within {LIMIT_S:g} s"
         finally:
             for pid in marked(root.name):  # what a mutant that ends no worker has left
                 with suppress(ProcessLookupError):
