@@ -357,7 +357,10 @@ def test_signals_while_loading(number: signal.Signals, code: int) -> None:
     assert loading.stderr is not None
     assert loading.stderr.readline() == "loading\n"
     loading.send_signal(number)
-    _, err = loading.communicate(timeout=30)
+    try:
+        _, err = loading.communicate(timeout=30)
+    finally:
+        loading.kill()  # it has ended, unless this fails
     assert (loading.returncode, err) == (code, "")
 
 
