@@ -90,6 +90,13 @@ def test_what_a_role_leaves_behind_fails_it_and_is_killed() -> None:
                 os.kill(int(pid), 0)
 
 
+def test_who_left_a_process_behind_is_blamed_alone_where_its_worker_saw_it() -> None:
+    innocent = with_role(pair(), "producer", "close_stdout")
+    (one,) = run(with_role(innocent, "consumer[0]", "grandchild")).scenarios
+    assert one.reason.startswith("consumer[0]: left behind: process ")
+    assert worker(one, "producer").outcome is Outcome.PASSED
+
+
 def test_processes_left_by_one_that_ended_do_not_hold_up_the_run() -> None:
     names = ("grandchild_then_exit", "flooding_grandchild_then_exit")
     reports = run(*(with_role(pair(name), "producer", name) for name in names)).scenarios
