@@ -143,6 +143,13 @@ def test_zeros_on_another_gpu_fail_although_every_call_succeeded() -> None:
     assert first["dump"]["got"] == "00" * 256
 
 
+def test_a_gpu_without_peer_access_skips() -> None:
+    scenario = only(run("-", stdin=OPAQUE.replace("external_memory", "vmm") % 1, PRESET="h200", PEER=0))
+    assert scenario["outcome"] == "skipped"
+    assert "during cuMemSetAccess" in scenario["reason"]
+    assert "; cuda:1 has no peer access to cuda:0" in scenario["reason"]
+
+
 def test_one_flipped_bit_is_found() -> None:
     scenario = only(run(file("cross_gpu"), FLIP="4100:3"))
     assert (scenario["outcome"], scenario["mismatches"]) == ("failed", 1)

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 from dmabuf_mp.backends.cpu.importer import ALIGNMENT_BYTES, map_offer
 from dmabuf_mp.backends.cpu.refusals import translated
 from dmabuf_mp.backends.cuda import driver, selectors
+from dmabuf_mp.backends.cuda.driver import CudaError
 from dmabuf_mp.backends.cuda.memories import CudaBuffer, map_memory, refusals, register
 from dmabuf_mp.errors import Unsupported, WrongBuffer
 from dmabuf_mp.linux import dmabuf
@@ -102,7 +103,20 @@ def _vmm(device: CudaDevice, fd: Fd, offer: Offer, undo: ExitStack) -> int:
     imported = device.cuda("cuMemImportFromShareableHandle", fd.fileno(), kind)
     undo.callback(device.cuda, "cuMemRelease", imported)
     fd.close()
-    return map_memory(device, imported, offer.allocated_bytes, undo) + offer.offset_bytes
+    try:
+        return map_memory(device, imported, offer.allocated_bytes, undo) + offer.offset_bytes
+    except CudaError as error:
+        if (far := _out_of_reach(device, offer)) is None:
+            raise
+        raise Unsupported(f"{error}; {device.info.selector} has no peer access to {far}") from error
+
+
+def _out_of_reach(device: CudaDevice, offer: Offer) -> str | None:
+    """Return the exporter's device, where its memory is on it and this one has no peer access to it."""
+    peers = device.info.details["peers"]
+    exporter = next((info.selector for info in device.visible if info.uuid == offer.device_uuid), "")
+    without = isinstance(peers, dict) and peers.get(exporter) is False
+    return exporter if without and offer.memory == "device" else None
 
 
 def _host_register(device: CudaDevice, fd: Fd, offer: Offer, undo: ExitStack) -> int:
